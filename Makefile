@@ -1,0 +1,54 @@
+# Two commands on a fresh machine: `make lease-race` and `make test`. They need Python 3.11+, pip and make.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.fencepost-setup
+# A machine without a C compiler gets one from PyPI: it builds the clock preload, once.
+EXTRAS := dev,adapters$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
+WORKERS ?= auto
+
+.PHONY: setup lease-race lease-race-log test lint typecheck docs lock bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer found: install one, or set PYTHON=/path/to/python3." >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $(STAMP)
+
+lease-race: $(STAMP)
+	@$(BIN)/fencepost race
+
+lease-race-log: $(STAMP)
+	@$(BIN)/fencepost race --log
+
+test: $(STAMP) lint typecheck
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+typecheck: $(STAMP)
+	$(BIN)/mypy
+
+# Pages that are written from the code; tests compare them with it.
+docs: $(STAMP)
+	$(BIN)/python docs/write.py
+	$(BIN)/fencepost twins --markdown > docs/what-it-catches.md
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/race.py
+	$(BIN)/python benchmarks/reference_queue.py
+
+# Writes constraints.txt anew from the newest releases pyproject.toml allows.
+lock: pyproject.toml
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,compiler]'
+	{ echo "# Exact versions of a set-up, written by 'make lock'."; build/lock/bin/pip freeze --exclude fencepost; } > constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist .fencepost .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './src/*' -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Actors: who takes part in a race, as threads here or as processes of their own."""

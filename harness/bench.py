@@ -1,0 +1,443 @@
+"""The bench: one queue installed in one database, its actors kept warm, scenarios run on it one after another."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+from psycopg.conninfo import make_conninfo
+
+from fencepost.harness.actors.base import Actor, ActorFailed
+from fencepost.harness.actors.messages import Seat
+from fencepost.harness.adapter import Capability, Claim, Observation
+from fencepost.harness.classify import classify
+from fencepost.harness.control import Control
+from fencepost.harness.drain import DRAINER, drain
+from fencepost.harness.errors import FencepostError, UsageError
+from fencepost.harness.invariants import applicable
+from fencepost.harness.lease_time import LeaseTime
+from fencepost.harness.loading import LoadedQueue
+from fencepost.harness.race import ExpectationFailed, Race
+from fencepost.harness.runner import InvariantBroken, Runner
+from fencepost.harness.scenario import Variant
+from fencepost.harness.settling import DEFAULT_DEADLINE_S, Settler
+from fencepost.harness.trace.format import Trace
+from fencepost.harness.trace.record import (
+    execution_to_json,
+    observation_to_json,
+    step_to_json,
+    violation_to_json,
+)
+from fencepost.harness.verdict import (
+    InvariantCount,
+    Judgement,
+    RunFacts,
+    Unmet,
+    WitnessSeen,
+    judge,
+)
+from fencepost.harness.watch import ServerWatch, actor_application_name
+
+MakeActor = Callable[[Seat], Actor]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One scenario's run: its verdict and its trace."""
+
+    variant: Variant
+    judgement: Judgement
+    facts: RunFacts
+    trace: Trace
+    elapsed_s: float
+    control: Run | None = None  # of a classified scenario: the same schedule without its fault, run before
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a bench stands on, said in every trace header."""
+
+    provider: str
+    server_version: str
+    actor_kind: str
+
+
+class AdapterBroke(FencepostError):
+    """A method of the adapter itself raised: nothing can be concluded from such a run."""
+
+
+class Bench:
+    def __init__(
+        self,
+        loaded: LoadedQueue,
+        *,
+        dsn_for: Callable[[str], str],
+        control: Control,
+        control_dsn: str,
+        make_actor: MakeActor,
+        make_lease_time: Callable[[ServerWatch, Bench], LeaseTime],
+        restart_server: Callable[[], None],
+        surroundings: Surroundings,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+    ) -> None:
+        self.queue = loaded.queue
+        self._loaded = loaded
+        self._dsn_for = dsn_for
+        # The adapter's own statements wait for a lock no longer than a step may take: whoever holds it is stuck.
+        self._dsn = make_conninfo(
+            dsn_for("fencepost-observer"), options=f"-c lock_timeout={round(deadline_s * 1000)}"
+        )
+        self._control_dsn = control_dsn
+        self._make_actor = make_actor
+        self._restart_server = restart_server
+        self._surroundings = surroundings
+        self._loop: asyncio.Runner | None = None
+        self._actors: dict[str, Actor] = {}
+        self._watch = ServerWatch(dsn_for("fencepost-runner"))
+        self._control = control
+        self._settler = Settler(self._control, self._watch.waits, self._watch.describe, deadline_s)
+        self.lease_time = make_lease_time(self._watch, self)
+        self._install()
+
+    # -- what it can do -----------------------------------------------------------------------------------
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """The queue's, less what cannot be had on this server."""
+        if self.lease_time.how == "expire":
+            return self.queue.capabilities - {Capability.CLOCK}
+        return self.queue.capabilities
+
+    def lacks(self, variant: Variant) -> frozenset[Capability]:
+        return variant.scenario.requires - self.capabilities
+
+    def expire(self, claim: Claim) -> None:
+        self._ask("expire", self._dsn, claim)
+
+    # -- the adapter on its own ---------------------------------------------------------------------------
+
+    @property
+    def dsn(self) -> str:
+        return self._dsn
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the adapter; it may be `async def`."""
+        return self._ask(method, *arguments)
+
+    def open_actor(self, name: str) -> Actor:
+        """An actor of the caller's own: to be closed, or abandoned, by the caller."""
+        return self._make_actor(self._seat_of(name, name))
+
+    def end_backends(self, name: str) -> None:
+        self._watch.end_backends([name])
+
+    # -- running ------------------------------------------------------------------------------------------
+
+    def run(self, variant: Variant) -> Run:
+        if not variant.scenario.classified:
+            return self._run(variant)
+        return self._run(variant, after=self._run(variant, control=True))
+
+    def _run(self, variant: Variant, *, control: bool = False, after: Run | None = None) -> Run:
+        started = time.perf_counter()
+        self._reset()
+        race_number = self._control.next_race()
+        runner = Runner(
+            race=race_number,
+            control=self._control,
+            settler=self._settler,
+            observe=self._observe,
+            invariants=applicable(self.capabilities),
+            reports_checkpoints=Capability.CHECKPOINTS in self.capabilities,
+        )
+        race = Race(
+            runner,
+            self._seat,
+            self.lease_time,
+            self.capabilities,
+            variant.scenario.file,
+            restart_server=self._restart_server,
+            control=control,
+        )
+        try:
+            unmet, obstacles = self._perform(variant, race, runner)
+            scenario_steps = len(runner.steps)
+            drained = self._drain(runner, obstacles)
+        except (
+            BaseException
+        ) as stopped:  # a Ctrl-C too: an actor at a barrier would keep the bench from closing
+            try:
+                self._clear_the_track(runner)
+            except Exception as problem:  # noqa: BLE001 - a Ctrl-C in a query may cost its connection
+                stopped.add_note(f"the track could not be cleared: {problem}")
+            raise
+        obstacles += self._clear_the_track(runner)
+        facts = self._facts(variant, race, runner, scenario_steps, race_number, unmet, obstacles, drained)
+        if variant.scenario.classified:
+            facts = replace(
+                facts,
+                classification=classify(runner.steps),
+                control=after.judgement if after is not None else None,
+            )
+        judgement = judge(facts)
+        elapsed_s = time.perf_counter() - started
+        trace = self._trace(
+            variant, runner, facts, judgement, scenario_steps, race_number, elapsed_s, control=control
+        )
+        return Run(variant, judgement, facts, trace, elapsed_s, control=after)
+
+    def _perform(self, variant: Variant, race: Race, runner: Runner) -> tuple[list[Unmet], list[str]]:
+        """The scenario's own part. What stops it is either the queue's fault, or leaves nothing to conclude."""
+        try:
+            variant.perform(race)
+        except InvariantBroken:
+            pass  # the runner keeps the violations
+        except ExpectationFailed as error:
+            return [Unmet(len(runner.steps), str(error))], []
+        except UsageError:
+            raise  # the adapter or the scenario is not what the contract wants: no run would be better
+        except FencepostError as error:
+            return [], [str(error)]
+        except Exception as error:  # noqa: BLE001 - a scenario that breaks is inconclusive, never a crash
+            return [], [f"the scenario raised {type(error).__name__}: {error}"]
+        return [], []
+
+    def _drain(self, runner: Runner, obstacles: list[str]) -> bool:
+        if runner.violations:
+            return False
+        try:
+            drain(runner, lambda: self._seat(DRAINER, DRAINER), self.lease_time, self.capabilities)
+        except InvariantBroken:
+            return False
+        except UsageError:
+            raise
+        except FencepostError as error:
+            obstacles.append(f"while draining: {error}")
+            return False
+        return True
+
+    def _facts(
+        self,
+        variant: Variant,
+        race: Race,
+        runner: Runner,
+        scenario_steps: int,
+        race_number: int,
+        unmet: list[Unmet],
+        obstacles: list[str],
+        drained: bool,
+    ) -> RunFacts:
+        executions = [e for e in self._control.executions(race_number) if e.actor != DRAINER]
+        steps = runner.steps[:scenario_steps]
+        ran = frozenset(step.actor for step in steps if step.reply is not None and step.actor is not None)
+        return RunFacts(
+            steps=scenario_steps,
+            declared_actors=race.declared_actors,
+            actors_that_ran=ran,
+            holds=runner.holds(),
+            faults=race.faults,
+            witnesses=tuple(
+                WitnessSeen(witness.sentence, witness.seen(steps, executions))
+                for witness in variant.scenario.witnesses
+                if witness.is_asked(control=race.control)
+            ),
+            invariants={i.name: InvariantCount(i.evaluated, i.exercised) for i in runner.invariants},
+            violations=tuple(runner.violations),
+            unmet=tuple(unmet),
+            obstacles=tuple(obstacles),
+            drained=drained,
+        )
+
+    def _trace(
+        self,
+        variant: Variant,
+        runner: Runner,
+        facts: RunFacts,
+        judgement: Judgement,
+        scenario_steps: int,
+        race_number: int,
+        elapsed_s: float,
+        *,
+        control: bool,
+    ) -> Trace:
+        scenario = variant.scenario
+        part = {"part": "control"} if control else {}
+        header = {
+            "tool": f"fencepost {version('fencepost')}",
+            "scenario": {
+                "name": variant.name,
+                "family": scenario.family,
+                "sentence": scenario.sentence,
+                "chosen": dict(variant.chosen),
+                **part,
+            },
+            "queue": {
+                "name": self.queue.name,
+                "path": self._loaded.path,
+                "capabilities": sorted(c.value for c in self.capabilities),
+            },
+            "server": {
+                "provider": self._surroundings.provider,
+                "version": self._surroundings.server_version,
+            },
+            "actors": self._surroundings.actor_kind,
+            "clock": self.lease_time.how,
+            "first_observation": observation_to_json(runner.first_observation),
+        }
+        steps = tuple(
+            step_to_json(
+                step,
+                drain=index >= scenario_steps,
+                exercised=runner.exercised[index],
+                violated=[v for v in runner.violations if v.step == step.number],
+            )
+            for index, step in enumerate(runner.steps)
+        )
+        end = {
+            "verdict": judgement.verdict.value,
+            "reasons": list(judgement.reasons),
+            "violations": [violation_to_json(v) for v in facts.violations],
+            "invariants": {
+                name: {"evaluated": count.evaluated, "exercised": count.exercised}
+                for name, count in facts.invariants.items()
+            },
+            "witnesses": [{"sentence": w.sentence, "seen": w.seen} for w in facts.witnesses],
+            "journal": [execution_to_json(e) for e in self._control.executions(race_number)],
+            "elapsed_ms": round(elapsed_s * 1000, 3),
+            **_class_to_json(facts),
+        }
+        return Trace(header, steps, end)
+
+    # -- the queue ----------------------------------------------------------------------------------------
+
+    def _install(self) -> None:
+        try:
+            self._ask("install", self._dsn)
+        except AdapterBroke as error:
+            self.close()
+            raise UsageError(f"Queue '{self.queue.name}' could not be installed: {error}.") from error
+
+    def _reset(self) -> None:
+        self._ask("reset", self._dsn)
+
+    def _observe(self) -> Observation:
+        observation = self._ask("observe", self._dsn)
+        if not isinstance(observation, Observation):
+            raise UsageError(
+                f"observe() of queue '{self.queue.name}' returned {observation!r}: "
+                "the contract wants an Observation (docs/adapters.md)."
+            )
+        return observation
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the adapter; it may be `async def`."""
+        try:
+            return self._resolve(getattr(self.queue, method)(*arguments))
+        except Exception as error:
+            raise AdapterBroke(
+                f"{method}() of queue '{self.queue.name}' raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _resolve(self, value: Any) -> Any:
+        if not inspect.isawaitable(value):
+            return value
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+
+        async def wait() -> Any:
+            return await value
+
+        return self._loop.run(wait())
+
+    # -- the actors ---------------------------------------------------------------------------------------
+
+    def _seat(self, name: str, worker_name: str, time_zone: str | None = None) -> Actor:
+        seat = self._seat_of(name, worker_name, time_zone)
+        actor = self._actors.get(name)
+        if actor is not None and actor.seat == seat:
+            return actor
+        self._close_actors([name] if actor is not None else [])
+        self._actors[name] = self._make_actor(seat)
+        return self._actors[name]
+
+    def _seat_of(self, name: str, worker_name: str, time_zone: str | None = None) -> Seat:
+        dsn = self._dsn_for(actor_application_name(name))
+        return Seat(
+            actor=name,
+            worker_name=worker_name,
+            queue_path=self._loaded.path,
+            dsn=dsn if time_zone is None else make_conninfo(dsn, options=f"-c TimeZone={time_zone}"),
+            control_dsn=self._control_dsn,
+        )
+
+    def disconnect(self) -> None:
+        """Before the server is restarted: every session of this bench is closed, and reopened when needed."""
+        failures = self._close_all_actors()
+        if failures:
+            raise FencepostError("; ".join(failures))
+        self._close_queue()
+
+    def reconnect(self) -> None:
+        self._watch.reconnect()
+
+    def _close_queue(self) -> None:
+        closing = getattr(self.queue, "close", None)
+        if callable(closing):
+            self._resolve(closing())
+
+    def _clear_the_track(self, runner: Runner) -> list[str]:
+        """Nothing of a run reaches the next one: stuck actors are ended, others kept if the queue allows it.
+
+        Returns what went wrong on the way.
+        """
+        stuck = [flight.name for flight in runner.in_flight]
+        if stuck:
+            self._watch.end_backends(stuck)
+        if runner.holds():
+            self._control.open_all_barriers()
+        for name in stuck:
+            self._actors.pop(name).abandon()
+        if Capability.WARM_WORKERS in self.queue.capabilities:
+            return []
+        return self._close_all_actors()
+
+    def _close_all_actors(self) -> list[str]:
+        failures: list[str] = []
+        for name in list(self._actors):
+            try:
+                self._close_actors([name])
+            except ActorFailed as error:
+                failures.append(str(error))
+        return failures
+
+    def _close_actors(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._actors.pop(name).close()
+
+    def close(self) -> None:
+        failures = self._close_all_actors()
+        self._watch.close()
+        self._close_queue()
+        if self._loop is not None:
+            self._loop.close()
+        if failures:
+            raise FencepostError("; ".join(failures))
+
+
+def _class_to_json(facts: RunFacts) -> dict[str, Any]:
+    """Only on traces of classified scenarios: the class, what it rests on, and how the control run went."""
+    told: dict[str, Any] = {}
+    if facts.classification is not None:
+        told["class"] = facts.classification.kind.value
+        told["class_findings"] = [
+            {"step": finding.step, "job": finding.job, "message": finding.message}
+            for finding in facts.classification.findings
+        ]
+    if facts.control is not None:
+        told["control"] = {"verdict": facts.control.verdict.value, "reasons": list(facts.control.reasons)}
+    return told

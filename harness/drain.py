@@ -1,0 +1,93 @@
+"""Bringing a run to its end: the faults are over, so every job must reach a terminal state, in bounded operations.
+
+What is held goes on, what is leased to nobody who comes back expires, and one honest worker settles the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fencepost.harness.actors.base import Actor
+from fencepost.harness.adapter import LIVE_STATES, Capability, Claim, JobId, JobState, JobView
+from fencepost.harness.errors import FencepostError
+from fencepost.harness.history import StepKind
+from fencepost.harness.lease_time import LeaseTime
+from fencepost.harness.runner import Runner
+
+DRAINER = "Z"
+"""The worker that settles what is left. What it does proves nothing about the scenario's race."""
+
+DRAIN_TTL_S = 60.0
+OPERATIONS_PER_JOB = 12
+OPERATIONS_AT_LEAST = 24
+
+
+def drain(
+    runner: Runner,
+    seat_drainer: Callable[[], Actor],
+    lease_time: LeaseTime,
+    capabilities: frozenset[Capability],
+) -> None:
+    """Ends with an END step, on which `converges` speaks; the budget spent is no error of its own."""
+    while runner.parked:
+        runner.go_on(runner.parked[0])
+    budget = OPERATIONS_AT_LEAST + OPERATIONS_PER_JOB * len(runner.last_observation.jobs)
+    drainer = seat_drainer() if _live(runner) else None
+    while drainer is not None and _live(runner) and budget > 0:
+        budget -= _settle_one(runner, drainer, lease_time, capabilities)
+    if runner.in_flight:
+        still = ", ".join(f"{flight.name}'s {flight.call.operation}" for flight in runner.in_flight)
+        raise FencepostError(f"{still} has not answered though nothing holds it any more")
+    runner.note(StepKind.END, None, {}, None)
+
+
+def _live(runner: Runner) -> list[JobView]:
+    return [view for view in runner.last_observation.jobs if view.state in LIVE_STATES]
+
+
+def _settle_one(
+    runner: Runner, drainer: Actor, lease_time: LeaseTime, capabilities: frozenset[Capability]
+) -> int:
+    """One round; returns how many operations it took."""
+    claimed = runner.let_go(drainer, "claim", {"ttl_s": DRAIN_TTL_S})
+    claims = claimed.reply.claims if claimed.reply is not None else ()
+    if claims:
+        runner.let_go(drainer, "complete", {}, claims=claims)
+        return 2
+    _let_time_pass(runner, lease_time)
+    if Capability.REAPER in capabilities:
+        runner.let_go(drainer, "reap", {})
+        return 2
+    return 1
+
+
+def _let_time_pass(runner: Runner, lease_time: LeaseTime) -> None:
+    """Past the next lease's end or the next job's time, so that one round can go on with it."""
+    now_us = runner.last_observation.at_us
+    for view in _live(runner):
+        if view.state is JobState.LEASED and (view.lease_until_us or now_us) >= now_us:
+            _pass_lease(runner, lease_time, view)
+            return
+        if view.state is JobState.DELAYED and view.next_run_at_us is not None:
+            _reach(runner, lease_time, view.next_run_at_us)
+            return
+
+
+def _reach(runner: Runner, lease_time: LeaseTime, moment_us: int) -> None:
+    runner.move_clock(lambda: lease_time.advance_to(moment_us), {"to": "next_run_at"}, None)
+
+
+def _pass_lease(runner: Runner, lease_time: LeaseTime, view: JobView) -> None:
+    # A claim whose answer was lost is a lease nobody knows of: only the row tells of it.
+    claim = _last_claim(runner, view.job) or Claim(view.job, view.token, view.lease_until_us)
+    until_us = view.lease_until_us if view.lease_until_us is not None else claim.lease_until_us
+    runner.move_clock(lambda: lease_time.pass_lease(claim, until_us), {"past_lease_of": view.job}, None)
+
+
+def _last_claim(runner: Runner, job: JobId) -> Claim | None:
+    for step in reversed(runner.steps):
+        if step.reply is not None:
+            for claim in step.reply.claims:
+                if claim.job == job:
+                    return claim
+    return None

@@ -1,0 +1,80 @@
+"""Finding a queue, the twins and the scenarios by name: entry points, or MODULE:NAME."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from fencepost.harness.adapter import Queue, missing_methods
+from fencepost.harness.errors import UsageError
+
+DEFAULT_QUEUE = "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedQueue:
+    queue: Queue
+    path: str  # MODULE:NAME, importable by another process too
+
+
+def queue_names() -> dict[str, str]:
+    """Short names that installed packages give to their adapters."""
+    return {point.name: point.value for point in entry_points(group="fencepost.queues")}
+
+
+def load_queue(spec: str) -> LoadedQueue:
+    known = queue_names()
+    path = known.get(spec, spec)
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
+        names = ", ".join(sorted(known)) or "none installed"
+        raise UsageError(f"--queue {spec}: give MODULE:NAME or one of the known queues ({names}).")
+    found = _import_attribute(spec, module_name, attribute)
+    queue = _instantiate(spec, found) if isinstance(found, type) else found
+    lacking = missing_methods(queue)
+    if lacking:
+        raise UsageError(
+            f"--queue {spec}: {attribute} is not an adapter, it lacks {', '.join(lacking)} "
+            "(the contract is in docs/adapters.md)."
+        )
+    return LoadedQueue(queue, path)
+
+
+def _import_attribute(spec: str, module_name: str, attribute: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # A console script does not have the working directory on its path, and that is where a user's is.
+        sys.path.append(here)
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UsageError(f"--queue {spec}: cannot import {module_name} ({_one_line(error)}).") from error
+    except (Exception, SystemExit) as error:  # a script without a main guard ends the interpreter
+        raise UsageError(
+            f"--queue {spec}: importing {module_name} raised {type(error).__name__}: {_one_line(error)}."
+        ) from error
+    try:
+        found: Any = module
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise UsageError(f"--queue {spec}: {module_name} has no {attribute}.") from None
+    return found
+
+
+def _instantiate(spec: str, cls: type) -> Any:
+    try:
+        return cls()
+    except Exception as error:
+        raise UsageError(
+            f"--queue {spec}: {cls.__name__}() raised {type(error).__name__}: {_one_line(error)}; "
+            "name a class that takes no arguments, or an instance."
+        ) from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

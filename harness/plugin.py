@@ -1,0 +1,340 @@
+"""The pytest plugin: collects scenarios, runs them, and lets nothing pass that was not checked.
+
+Loaded in a test suite without scenarios it adds options and markers and does nothing else: no server is
+started, no process pinned, before the first scenario runs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.harness.adapter import Capability
+from fencepost.harness.bench import Run
+from fencepost.harness.errors import FencepostError, UsageError
+from fencepost.harness.known import Baseline, read_known, what_failed
+from fencepost.harness.known_report import KnownReport, as_property
+from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
+from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
+from fencepost.harness.scenario import Scenario, Variant
+from fencepost.harness.story import failure_text
+from fencepost.harness.trace.canonical import canonical_hash
+from fencepost.harness.trace.format import ensure_trace_dir, write_trace
+from fencepost.harness.verdict import Verdict
+
+FAILED_TRACES = Path(".fencepost/traces")
+"""Where traces of runs that did not pass go when no --trace-dir is given."""
+
+HASH_PROPERTY = "fencepost_canonical_hash"
+FAMILY_PROPERTY = "fencepost_family"
+
+USAGE_OUTPUT = "fencepost_usage_error"
+"""Where an xdist worker leaves the sentence for its controller."""
+
+REPEAT_MARK = "#"
+"""Between a scenario's name and the number of its run, with --repeat."""
+
+lab_key = pytest.StashKey["LabOfSession"]()
+known_key = pytest.StashKey[Baseline]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fencepost", "fencepost: replaying races on lease-based queues")
+    group.addoption(
+        "--queue",
+        default=DEFAULT_QUEUE,
+        metavar="MODULE:NAME",
+        help="the queue under test (default: reference)",
+    )
+    group.addoption(
+        "--pg",
+        default="embedded",
+        metavar="PROVIDER",
+        help="embedded, embedded:MAJOR or embedded:BINDIR (default: embedded)",
+    )
+    group.addoption("--actors", default="thread", metavar="|".join(ACTOR_KINDS), help="default: thread")
+    group.addoption(
+        "--clock",
+        default="auto",
+        metavar="|".join(CLOCK_MODES),
+        help="how leases are made to expire (default: the best that can be had)",
+    )
+    group.addoption(
+        "--trace-dir",
+        default=None,
+        metavar="DIR",
+        help=f"keep the trace of every run there (default: only of those that did not pass, in {FAILED_TRACES})",
+    )
+    group.addoption(
+        "--repeat",
+        default=1,
+        type=_repeats,
+        metavar="N",
+        help="run every scenario N times; all traces must agree",
+    )
+    group.addoption(
+        "--known",
+        default=None,
+        metavar="FILE",
+        help="a TOML file of known failures: only new ones fail the run",
+    )
+
+
+def _repeats(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise pytest.UsageError(f"--repeat {text}: give a whole number from 1 on.")
+    return int(text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "scenario: a race replayed by fencepost")
+    config.addinivalue_line("markers", "family(name): the family a scenario belongs to")
+    config.stash[known_key] = _known_failures(config)
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(Agreement(config), "fencepost-agreement")
+    config.pluginmanager.register(KnownReport(config.stash[known_key]), "fencepost-known")
+
+
+def _known_failures(config: pytest.Config) -> Baseline:
+    path = config.getoption("--known")
+    try:
+        return Baseline() if path is None else read_known(Path(path))
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
+    if not isinstance(obj, Scenario):
+        return None
+    repeats = collector.config.getoption("--repeat")
+    return [
+        ScenarioItem.from_parent(
+            collector,
+            name=variant.name if repeats == 1 else f"{variant.name}{REPEAT_MARK}{repeat}",
+            variant=variant,
+        )
+        for variant in obj.variants()
+        for repeat in range(1, repeats + 1)
+    ]
+
+
+class ScenarioItem(pytest.Item):
+    def __init__(self, *, variant: Variant, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.variant = variant
+        self.add_marker(pytest.mark.scenario)
+        self.add_marker(pytest.mark.family(variant.scenario.family))
+        self.extra_keyword_matches.add(variant.scenario.family)
+        self.user_properties.append((FAMILY_PROPERTY, variant.scenario.family))
+
+    def runtest(self) -> None:
+        session_lab = lab_of(self.session)
+        run = session_lab.run(self.variant)
+        self.user_properties.append((HASH_PROPERTY, canonical_hash(run.trace)))
+        trace_path = session_lab.keep_trace(run, self.name)
+        if run.judgement.verdict is not Verdict.INCONCLUSIVE:
+            self._compare_with_known(run)
+        if run.judgement.verdict is not Verdict.PASS:
+            raise ScenarioDidNotPass(failure_text(run.trace, self._replay_command(), trace_path))
+
+    def _compare_with_known(self, run: Run) -> None:
+        queue = run.trace.header["queue"]["name"]
+        failed = what_failed(run.facts, run.judgement)
+        self.user_properties.append(as_property(self.variant.name, queue, failed))
+        known = self.config.stash[known_key].explain(self.variant.name, queue, failed)
+        if known:
+            pytest.xfail("known: " + "; ".join(f"{entry.invariant} ({entry.reason})" for entry in known))
+
+    def _replay_command(self) -> str:
+        given = [f"--{name}={self.config.getoption(name)}" for name in ("queue", "pg", "actors", "clock")]
+        # A node id starts at pytest's root directory; the command is to be typed where this one was.
+        _, _, inside = without_repeat(self.nodeid, self.config).partition("::")
+        return shlex.join(["pytest", f"{os.path.relpath(self.path)}::{inside}", *given])
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, FencepostError | ScenarioDidNotPass):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, self.variant.scenario.body.__code__.co_firstlineno - 1, self.name
+
+
+class ScenarioDidNotPass(Exception):
+    """Carries the failure text of a run that failed or proved nothing."""
+
+
+class LabOfSession:
+    """The lab of this pytest process: started by the first scenario, closed with the session."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        option = config.getoption
+        self._options = LabOptions(pg=option("--pg"), actors=option("--actors"), clock=option("--clock"))
+        self._options.check()
+        self._loaded: LoadedQueue = load_queue(option("--queue"))
+        given = option("--trace-dir")
+        self._every_trace = given is not None
+        self._trace_dir = Path(given) if given is not None else config.rootpath / FAILED_TRACES
+        if self._every_trace:
+            ensure_trace_dir(self._trace_dir)
+        self._lab: Lab | None = None
+        self._cannot_be_set_up: UsageError | None = None
+
+    def run(self, variant: Variant) -> Run:
+        lab = self._set_up()
+        lacking = lab.bench(self._loaded).lacks(variant)
+        if lacking:
+            pytest.skip(tell_lacking(self._loaded, lacking))
+        return lab.run(self._loaded, variant)
+
+    def _set_up(self) -> Lab:
+        """At the first scenario. What fails here fails for every other one, and is not tried again."""
+        if self._cannot_be_set_up is not None:
+            raise self._cannot_be_set_up
+        try:
+            if self._lab is None:
+                self._lab = Lab(self._options)
+            self._lab.bench(self._loaded)
+        except UsageError as error:
+            self._cannot_be_set_up = error
+            raise
+        return self._lab
+
+    def keep_trace(self, run: Run, item_name: str) -> str | None:
+        if not self._every_trace and run.judgement.verdict is Verdict.PASS:
+            return None
+        ensure_trace_dir(self._trace_dir)
+        path = self._trace_dir / f"{run.variant.scenario.family}-{file_name(item_name)}.jsonl"
+        write_trace(run.trace, path)
+        if run.control is not None:
+            write_trace(run.control.trace, path.with_name(f"{path.stem}.control.jsonl"))
+        return os.path.relpath(path)
+
+    def close(self) -> None:
+        if self._lab is not None:
+            self._lab.close()
+            self._lab = None
+
+
+def tell_lacking(loaded: LoadedQueue, lacking: frozenset[Capability]) -> str:
+    if lacking <= loaded.queue.capabilities:
+        return f"this server's clock cannot be moved ({', '.join(sorted(lacking))}; see `fencepost doctor`)"
+    return f"queue '{loaded.queue.name}' lacks {', '.join(sorted(lacking))}"
+
+
+def without_repeat(nodeid: str, config: pytest.Config) -> str:
+    return nodeid.rpartition(REPEAT_MARK)[0] if config.getoption("--repeat") > 1 else nodeid
+
+
+def file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.#-]+", "-", name).strip("-").replace("#", ".")
+
+
+def lab_of(session: pytest.Session) -> LabOfSession:
+    if lab_key not in session.stash:
+        session.stash[lab_key] = LabOfSession(session.config)
+    return session.stash[lab_key]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Bad options end the run here, before any scenario: one sentence instead of one error per test."""
+    if session.config.option.collectonly or not any(isinstance(item, ScenarioItem) for item in session.items):
+        return
+    try:
+        lab_of(session)
+    except UsageError as error:
+        output = getattr(session.config, "workeroutput", None)
+        if output is None:
+            raise pytest.UsageError(str(error)) from error
+        # An exception here would count as a crash of this worker: it leaves with nothing to run instead, and
+        # the controller says why.
+        output[USAGE_OUTPUT] = str(error)
+        session.items.clear()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if lab_key in session.stash:
+        session.stash[lab_key].close()
+
+
+@pytest.fixture(scope="session")
+def fencepost_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A lab with the command line's options, for tests that run scenarios by themselves."""
+    option = request.config.getoption
+    with Lab(LabOptions(pg=option("--pg"), actors=option("--actors"), clock=option("--clock"))) as lab:
+        yield lab
+
+
+@pytest.fixture(scope="session")
+def fencepost_queue(request: pytest.FixtureRequest) -> LoadedQueue:
+    """The queue named by --queue."""
+    return load_queue(request.config.getoption("--queue"))
+
+
+class Agreement:
+    """Compares the canonical traces of all runs of one scenario, from every xdist worker, passing or not."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._hashes: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._families: dict[str, set[str]] = defaultdict(set)
+        self._passing = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call":
+            return
+        for name, value in report.user_properties:
+            if name == FAMILY_PROPERTY:
+                known = hasattr(report, "wasxfail")
+                self._families[str(value)].add("known" if known else report.outcome)
+            if name == HASH_PROPERTY and isinstance(value, str):
+                # By node id: two files may each have a scenario of the same name.
+                self._hashes[without_repeat(report.nodeid, self._config)][value] += 1
+                self._passing += report.passed
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        told = getattr(node, "workeroutput", {}).get(USAGE_OUTPUT)
+        if told is not None:
+            raise pytest.UsageError(told)
+
+    def disagreeing(self) -> dict[str, dict[str, int]]:
+        return {scenario: hashes for scenario, hashes in self._hashes.items() if len(hashes) > 1}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.disagreeing() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for family, outcomes in sorted(self._families.items()):
+            if outcomes == {"skipped"}:
+                terminalreporter.line(
+                    f"fencepost: every scenario of the family {family} was skipped", yellow=True
+                )
+        if not self._hashes:
+            return
+        runs = sum(sum(hashes.values()) for hashes in self._hashes.values())
+        disagreeing = self.disagreeing()
+        if disagreeing:
+            terminalreporter.section("scenarios whose traces disagree", sep="=", red=True)
+            for scenario, hashes in disagreeing.items():
+                told = ", ".join(f"{digest[:12]} ({count} runs)" for digest, count in hashes.items())
+                terminalreporter.line(f"{scenario}: {told}")
+            return
+        if self._config.getoption("--repeat") > 1:
+            terminalreporter.section("canonical traces")
+            for scenario, hashes in sorted(self._hashes.items()):
+                (digest,) = hashes
+                terminalreporter.line(f"{digest[:16]}  {hashes[digest]:5d} runs  {scenario}")
+        told = f"{runs} passing runs" if runs == self._passing else f"{runs} runs ({self._passing} passing)"
+        terminalreporter.line(f"fencepost: {told} of {len(self._hashes)} scenarios, one canonical trace each")

@@ -1,0 +1,148 @@
+"""Scenarios: what is replayed. A function over a Race, with a sentence, its needs and its witnesses."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import pkgutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fencepost.harness.adapter import Capability
+from fencepost.harness.errors import UsageError
+from fencepost.harness.witness import Witness
+
+if TYPE_CHECKING:
+    from fencepost.harness.race import Race
+
+Body = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Made by `@scenario`. `each` holds the values a parameter of the function takes, one run per combination."""
+
+    name: str
+    family: str
+    sentence: str
+    body: Body
+    requires: frozenset[Capability]
+    witnesses: tuple[Witness, ...]
+    each: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    classified: bool = False
+    """Judged by what became of its late writes (harness/classify.py), each run after a control run of its own."""
+    __test__ = False  # pytest must not take the class for a test class
+
+    def variants(self) -> Iterator[Variant]:
+        names = list(self.each)
+        for values in itertools.product(*self.each.values()):
+            yield Variant(self, dict(zip(names, values, strict=True)))
+
+    @property
+    def file(self) -> str:
+        return self.body.__code__.co_filename
+
+    def __call__(self, race: Race, **chosen: str) -> None:
+        self.body(race, **chosen)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One run's worth of a scenario."""
+
+    scenario: Scenario
+    chosen: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        if not self.chosen:
+            return self.scenario.name
+        return f"{self.scenario.name}[{','.join(self.chosen.values())}]"
+
+    def perform(self, race: Race) -> None:
+        self.scenario.body(race, **self.chosen)
+
+
+def scenario(
+    *,
+    requires: Collection[Capability] = (),
+    witnesses: Sequence[Witness],
+    family: str | None = None,
+    each: Mapping[str, Sequence[str]] | None = None,
+    classified: bool = False,
+) -> Callable[[Body], Scenario]:
+    """Declare a scenario. Its docstring's first line is its sentence; `witnesses` is what a pass rests on."""
+    _check_at_the_door(requires, witnesses, each)
+
+    def make(body: Body) -> Scenario:
+        sentence = (inspect.getdoc(body) or "").split("\n\n", 1)[0].replace("\n", " ")
+        if not sentence:
+            raise UsageError(
+                f"Scenario {body.__name__} has no docstring: its first paragraph is its sentence."
+            )
+        parameters = list(inspect.signature(body).parameters)[1:]
+        if sorted(parameters) != sorted(each or ()):
+            raise UsageError(
+                f"Scenario {body.__name__} takes {parameters}, `each` gives {sorted(each or ())}: "
+                "they must be the same."
+            )
+        return Scenario(
+            name=body.__name__,
+            family=family or body.__module__.rpartition(".")[2].removeprefix("test_"),
+            sentence=sentence,
+            body=body,
+            requires=frozenset(requires),
+            witnesses=tuple(witnesses),
+            each=dict(each or {}),
+            classified=classified,
+        )
+
+    return make
+
+
+def _check_at_the_door(requires: Any, witnesses: Any, each: Any) -> None:
+    if not witnesses:
+        raise UsageError("A scenario declares at least one witness: what proves that its race happened.")
+    wrong = [item for item in witnesses if not isinstance(item, Witness)]
+    if wrong:
+        raise UsageError(f"`witnesses` takes Witness objects, not {wrong[0]!r}.")
+    wrong = [item for item in requires if not isinstance(item, Capability)]
+    if wrong:
+        raise UsageError(f"`requires` takes Capability members, not {wrong[0]!r}.")
+    for name, values in (each or {}).items():
+        if not values or isinstance(values, str):
+            raise UsageError(f"`each` needs a list of values for {name!r}, got {values!r}.")
+
+
+def scenarios_in(module: ModuleType) -> list[Scenario]:
+    return [found for found in vars(module).values() if isinstance(found, Scenario)]
+
+
+def installed_scenarios() -> list[Scenario]:
+    """Every scenario of every package registered under the entry point group `fencepost.scenarios`."""
+    found: list[Scenario] = []
+    for point in entry_points(group="fencepost.scenarios"):
+        package = point.load()
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if module.name.rpartition(".")[2].startswith("test_"):
+                found.extend(scenarios_in(importlib.import_module(module.name)))
+    return found
+
+
+def choose(scenarios: Sequence[Scenario], names: Sequence[str]) -> list[Scenario]:
+    """Those with one of these names or families; all of them without a name."""
+    if not names:
+        return list(scenarios)
+    known = {scenario.name for scenario in scenarios} | {scenario.family for scenario in scenarios}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        families = ", ".join(sorted({scenario.family for scenario in scenarios}))
+        raise UsageError(
+            f"No scenario or family is called {unknown[0]!r}; families: {families}; "
+            "`fencepost list` shows every scenario."
+        )
+    return [scenario for scenario in scenarios if scenario.name in names or scenario.family in names]

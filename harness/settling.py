@@ -1,0 +1,124 @@
+"""Waiting until every call in flight has answered, is parked at a checkpoint, or is blocked in the server.
+
+After that nothing moves until the runner lets something move: that is what makes an order of steps exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from fencepost.harness.actors.base import Actor
+from fencepost.harness.control import Control
+from fencepost.harness.errors import StepDeadline
+from fencepost.harness.history import Call, CallStatus
+
+# A call that neither waits nor is held answers within this time on an idle machine; asking the server whether
+# it is blocked before that would only take the core away from it.
+FIRST_LOOK_S = 0.002
+POLL_S = 0.0003
+DEFAULT_DEADLINE_S = 20.0
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A call that has been let go and has not answered."""
+
+    call: Call
+    actor: Actor
+    holds: dict[str, int] = field(default_factory=dict)
+    """Barriers still ahead of it, by checkpoint."""
+    status: CallStatus | None = None
+    """None while it moves."""
+    checkpoint: str | None = None
+    """Where it is parked."""
+    blocked_by: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.call.actor
+
+
+class Settler:
+    def __init__(
+        self,
+        control: Control,
+        waits: Callable[[], Mapping[str, frozenset[str]]],
+        describe: Callable[[], str],
+        deadline_s: float = DEFAULT_DEADLINE_S,
+    ) -> None:
+        self._control = control
+        self._waits = waits
+        self._describe = describe
+        self._deadline_s = deadline_s
+
+    def settle(self, moving: Collection[InFlight]) -> None:
+        """Returns when each of `moving` has a status that only another step can change."""
+        deadline = time.monotonic() + self._deadline_s
+        restless = list(moving)
+        first_look = True
+        while restless:
+            pause_s = FIRST_LOOK_S if first_look and not restless[0].holds else POLL_S
+            first_look = False
+            restless = [flight for flight in restless if not self._arrived(flight, pause_s)]
+            if restless and self._all_blocked(restless):
+                return
+            if restless and time.monotonic() > deadline:
+                for flight in restless:
+                    flight.call.passed.extend(flight.actor.take_passed())
+                raise StepDeadline(self._tell(restless))
+
+    def _arrived(self, flight: InFlight, pause_s: float) -> bool:
+        reply = flight.actor.poll(pause_s)
+        if reply is not None:
+            flight.call.passed.extend(flight.actor.take_passed())
+            flight.call.reply = reply
+            flight.status = CallStatus.ANSWERED
+            return True
+        for checkpoint, key in flight.holds.items():
+            if self._control.is_parked(key):
+                flight.call.passed.extend(flight.actor.take_passed())
+                flight.status = CallStatus.PARKED
+                flight.checkpoint = checkpoint
+                return True
+        return False
+
+    def _all_blocked(self, restless: list[InFlight]) -> bool:
+        """Blocked for good: each waits for an actor that is still, and none has answered meanwhile."""
+        waits = self._waits()
+        if any(flight.name not in waits for flight in restless) or _has_cycle(waits):
+            # In a cycle the server's deadlock detector will end one of them: that is not a resting state.
+            return False
+        if any(self._arrived(flight, 0.0) for flight in restless):
+            # The answer came between the two looks. What else waits may have been freed by it: look again.
+            restless[:] = [flight for flight in restless if flight.status is None]
+            return False
+        for flight in restless:
+            flight.call.passed.extend(flight.actor.take_passed())
+            flight.status = CallStatus.BLOCKED
+            flight.blocked_by = tuple(sorted(waits[flight.name]))
+        return True
+
+    def _tell(self, restless: list[InFlight]) -> str:
+        awaited = ", ".join(
+            f"{flight.name} in {flight.call.operation}"
+            + (f" (to be held at {' or '.join(flight.holds)})" if flight.holds else "")
+            + (f" (last checkpoint passed: {flight.call.passed[-1]})" if flight.call.passed else "")
+            for flight in restless
+        )
+        return f"waited {self._deadline_s:g} s for {awaited}; the server: {self._describe()}"
+
+
+def _has_cycle(waits: Mapping[str, frozenset[str]]) -> bool:
+    def reaches(start: str, node: str, seen: set[str]) -> bool:
+        for blocker in waits.get(node, ()):
+            if blocker == start:
+                return True
+            if blocker not in seen:
+                seen.add(blocker)
+                if reaches(start, blocker, seen):
+                    return True
+        return False
+
+    return any(reaches(actor, actor, set()) for actor in waits)

@@ -1,0 +1,112 @@
+"""Hunting many twins at once: a process per core, each with a lab of its own.
+
+What goes between the processes are names: scenarios are functions, and every process finds them by itself.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing.sharedctypes import Synchronized
+
+from fencepost.harness.lab import Lab, LabOptions
+from fencepost.harness.pinning import WORKER_VARIABLE
+from fencepost.harness.scenario import Variant, choose, installed_scenarios
+from fencepost.harness.twins import Catch, SuiteReport, TwinReport, TwinSuite, clean, hunt, load_suites
+from fencepost.harness.verdict import Verdict
+
+ORIGINAL = None
+"""In the place of a twin's name: the queue itself."""
+
+
+@dataclass(frozen=True)
+class NamedCatch:
+    variant: str
+    verdict: str
+    broke: tuple[str, ...]
+    step: int | None
+
+
+def hunt_all(
+    options: LabOptions,
+    names: Sequence[str],
+    *,
+    jobs: int,
+    thorough: bool,
+    show: Callable[[str], None] = lambda name: None,
+) -> list[SuiteReport]:
+    """The queue and each of its twins is one piece of work; the reports are the same for any number of jobs."""
+    suites = load_suites()
+    variants = variants_of(names)
+    by_name = {variant.name: variant for variant in variants}
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("i", 0)
+    with ProcessPoolExecutor(jobs, context, _open_lab, (options, counter)) as pool:
+        pieces = {
+            pool.submit(_hunt_piece, number, twin, tuple(names), thorough): (number, twin)
+            for number, suite in enumerate(suites)
+            for twin in [ORIGINAL, *(twin.name for twin in suite.twins)]
+        }
+        found: dict[tuple[int, str | None], list[Catch]] = {}
+        try:
+            for piece in as_completed(pieces):
+                number, twin = pieces[piece]
+                found[number, twin] = [_named(catch, by_name) for catch in piece.result()]
+                show(twin or suites[number].original)
+        except BaseException:  # a Ctrl-C too: the pool would hunt all the other twins before it lets go
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [_report(suite, number, variants, found) for number, suite in enumerate(suites)]
+
+
+def variants_of(names: Sequence[str]) -> list[Variant]:
+    return [variant for scenario in choose(installed_scenarios(), names) for variant in scenario.variants()]
+
+
+def _report(
+    suite: TwinSuite,
+    number: int,
+    variants: Sequence[Variant],
+    found: dict[tuple[int, str | None], list[Catch]],
+) -> SuiteReport:
+    twins = [TwinReport(twin, found[number, twin.name]) for twin in suite.twins]
+    return SuiteReport(suite, variants, twins, found[number, ORIGINAL])
+
+
+def _named(catch: NamedCatch, by_name: dict[str, Variant]) -> Catch:
+    verdict = next(verdict for verdict in Verdict if verdict.value == catch.verdict)
+    return Catch(by_name[catch.variant], verdict, catch.broke, catch.step)
+
+
+# In the processes of the pool
+
+_lab: Lab | None = None
+
+
+def _open_lab(options: LabOptions, counter: Synchronized[int]) -> None:
+    global _lab
+    # The pool takes a KeyboardInterrupt for the result of a piece and goes on with the next one: a Ctrl-C ends
+    # this process instead, and the keeper ends its servers.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with counter.get_lock():
+        os.environ[WORKER_VARIABLE] = str(counter.value)
+        counter.value += 1
+    _lab = Lab(options)
+
+
+def _hunt_piece(
+    number: int, twin_name: str | None, names: tuple[str, ...], thorough: bool
+) -> list[NamedCatch]:
+    assert _lab is not None, "the pool opens it first"
+    suite = load_suites()[number]
+    variants = variants_of(names)
+    if twin_name is ORIGINAL:
+        catches = clean(_lab, suite.original, variants)
+    else:
+        (twin,) = [twin for twin in suite.twins if twin.name == twin_name]
+        catches = hunt(_lab, twin, variants, thorough=thorough).catches
+    return [NamedCatch(c.variant.name, c.verdict.value, c.broke, c.step) for c in catches]

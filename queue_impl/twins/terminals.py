@@ -1,0 +1,111 @@
+"""Twins in which a finished job does not stay finished, or is run a second time."""
+
+from __future__ import annotations
+
+from fencepost.queue_impl.reference.client import ReferenceQueue, WriteParameters
+from fencepost.queue_impl.reference.model import Judgement
+from fencepost.queue_impl.reference.sql import REFERENCE_SCHEMA, STATEMENTS, replace_once
+
+from .adapter import reference_twin
+
+
+class GuardWithoutState(ReferenceQueue):
+    statements = STATEMENTS.edited(
+        "judge_job", "WHEN state IN ('succeeded', 'failed', 'cancelled') THEN 'terminal'", ""
+    ).edited("judge_job", "WHEN state <> 'leased' THEN 'not_leased'", "")
+
+
+class CancelOverwritesSucceeded(ReferenceQueue):
+    statements = STATEMENTS.edited("judge_cancel", "'succeeded', ", "")
+
+
+class FailedClaimableAgain(ReferenceQueue):
+    statements = STATEMENTS.replaced(
+        "claim", STATEMENTS["claim"].replace("state = 'ready'", "state IN ('ready', 'failed')")
+    )
+
+
+class CancelWithoutRowLock(ReferenceQueue):
+    def _lock(self, write: WriteParameters) -> bool:
+        return "token" not in write or super()._lock(write)
+
+
+class GuardBeforeTheLock(ReferenceQueue):
+    def _guard(self, operation: str, write: WriteParameters) -> Judgement | None:
+        self._checkpoint("before_lock")
+        judgement = self._judge(operation, write)
+        self._lock(write)
+        for checkpoint in ("after_lock", "after_guard"):
+            self._checkpoint(checkpoint)
+        return judgement
+
+
+class RequeueRevivesTheDeadLetter(ReferenceQueue):
+    statements = STATEMENTS.replaced(
+        "insert_requeued",
+        "UPDATE lease_queue.jobs SET state = 'ready', attempts = 0, finished_at = NULL "
+        "WHERE id = %(job_id)s AND state = 'failed' RETURNING id",
+    )
+
+
+class RequeueOfAnyFinishedJob(ReferenceQueue):
+    statements = STATEMENTS.edited("insert_requeued", "state = 'failed'", "finished_at IS NOT NULL")
+
+
+class RequeueTwiceMakesTwoJobs(ReferenceQueue):
+    statements = STATEMENTS.edited(
+        "insert_requeued", "ON CONFLICT (requeued_from) WHERE requeued_from IS NOT NULL DO NOTHING", ""
+    )
+
+
+TWINS = (
+    reference_twin(
+        "guard_without_state",
+        "A write is judged by token and expiry alone, so the last holder can change a finished job.",
+        breaks="terminal_absorbing",
+        client=GuardWithoutState,
+    ),
+    reference_twin(
+        "cancel_overwrites_succeeded",
+        "A cancel does not spare a job that has succeeded.",
+        breaks="terminal_absorbing",
+        client=CancelOverwritesSucceeded,
+    ),
+    reference_twin(
+        "failed_claimable_again",
+        "A claim takes failed jobs as well as waiting ones.",
+        breaks="terminal_absorbing",
+        client=FailedClaimableAgain,
+    ),
+    reference_twin(
+        "cancel_without_row_lock",
+        "A cancel judges the job without locking its row, so what it saw can change before it writes.",
+        breaks="terminal_absorbing",
+        client=CancelWithoutRowLock,
+    ),
+    reference_twin(
+        "guard_before_the_lock",
+        "A write is judged first and locks the row afterwards, so it acts on what was true before its wait.",
+        breaks="terminal_absorbing",
+        client=GuardBeforeTheLock,
+    ),
+    reference_twin(
+        "requeue_revives_the_dead_letter",
+        "Requeueing a dead letter makes its own row ready again instead of a new job.",
+        breaks="terminal_absorbing",
+        client=RequeueRevivesTheDeadLetter,
+    ),
+    reference_twin(
+        "requeue_of_any_finished_job",
+        "Whatever has finished can be requeued, so work that succeeded is done a second time.",
+        breaks="expectation",
+        client=RequeueOfAnyFinishedJob,
+    ),
+    reference_twin(
+        "requeue_twice_makes_two_jobs",
+        "A dead letter requeued by two at once runs twice.",
+        breaks="expectation",
+        client=RequeueTwiceMakesTwoJobs,
+        schema=replace_once(REFERENCE_SCHEMA, "UNIQUE INDEX jobs_requeued_from", "INDEX jobs_requeued_from"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""What is replayed: scenarios that run on any adapter. `pytest scenarios/` or `fencepost run`."""

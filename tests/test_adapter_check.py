@@ -1,0 +1,451 @@
+"""Adapters that are wrong in one way each: the check names what is wrong, and finds nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from fencepost.harness import adapter_check
+from fencepost.harness.adapter import (
+    ActorSeat,
+    Answer,
+    Capability,
+    Claim,
+    JobState,
+    JobView,
+    Json,
+    Observation,
+)
+from fencepost.harness.adapter_check import CheckResult, check_adapter
+from fencepost.harness.lab import Lab
+from fencepost.harness.loading import LoadedQueue, load_queue
+from fencepost.queue_impl.reference.adapter import ReferenceAdapter, ReferenceWorker
+
+
+class Worker:
+    """The reference queue's worker; a wrong one overrides what it gets wrong."""
+
+    def __init__(self, inner: ReferenceWorker, actor: ActorSeat, dsn: str) -> None:
+        self.inner = inner
+        self.actor = actor
+        self.dsn = dsn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Adapter(ReferenceAdapter):
+    """The reference queue's adapter; a wrong one overrides what it gets wrong."""
+
+    worker_class: type[Worker] = Worker
+
+    def worker(self, actor: ActorSeat, dsn: str) -> Any:
+        return self.worker_class(super().worker(actor, dsn), actor, dsn)
+
+
+def with_worker(worker: type[Worker]) -> Adapter:
+    adapter = Adapter()
+    adapter.worker_class = worker
+    return adapter
+
+
+def seen_through(change: Callable[[JobView], JobView]) -> Adapter:
+    class ChangedView(Adapter):
+        def observe(self, dsn: str) -> Observation:
+            seen = super().observe(dsn)
+            return Observation(seen.at_us, tuple(change(view) for view in seen.jobs), seen.ledger)
+
+    return ChangedView()
+
+
+# -- wrong in install, observe, reset ---------------------------------------------------------------------
+
+
+class NeverInstalls(Adapter):
+    def install(self, dsn: str) -> None:
+        raise RuntimeError("no such table")
+
+
+class InstallsOnce(Adapter):
+    def install(self, dsn: str) -> None:
+        with psycopg.connect(dsn) as connection:
+            connection.execute(self._schema.encode())
+
+
+class ObservesADictionary(Adapter):
+    def observe(self, dsn: str) -> Any:
+        return {"jobs": []}
+
+
+class CountsSeconds(Adapter):
+    def observe(self, dsn: str) -> Observation:
+        seen = super().observe(dsn)
+        return Observation(seen.at_us // 1_000_000, seen.jobs, seen.ledger)
+
+
+class NeverResets(Adapter):
+    def reset(self, dsn: str) -> None:
+        pass
+
+
+class HidesTheLedger(Adapter):
+    def observe(self, dsn: str) -> Observation:
+        seen = super().observe(dsn)
+        return Observation(seen.at_us, seen.jobs)
+
+
+class ExpiresTooMuch(Adapter):
+    def expire(self, dsn: str, claim: Claim) -> None:
+        super().expire(dsn, claim)
+        self._connections.get(dsn).execute("UPDATE lease_queue.jobs SET attempts = attempts + 1")
+
+
+class ExpiresNothing(Adapter):
+    def expire(self, dsn: str, claim: Claim) -> None:
+        pass
+
+
+def renamed(view: JobView) -> JobView:
+    return replace(view, job=f"job-{view.job}")
+
+
+def always_ready(view: JobView) -> JobView:
+    return replace(view, state=JobState.READY)
+
+
+def text_token(view: JobView) -> JobView:
+    return replace(view, token=str(view.token))  # type: ignore[arg-type]
+
+
+def other_token(view: JobView) -> JobView:
+    return replace(view, token=7)
+
+
+def no_state(view: JobView) -> JobView:
+    return replace(view, state="waiting")  # type: ignore[arg-type]
+
+
+def never_leased(view: JobView) -> JobView:
+    state = JobState.READY if view.state is JobState.LEASED else view.state
+    return replace(view, state=state)
+
+
+# -- wrong in a worker's operations -----------------------------------------------------------------------
+
+
+class SaysFalse(Worker):
+    def claim(self, ttl_s: float) -> Any:
+        return self.inner.claim(ttl_s) or False
+
+
+class GivesADictionary(Worker):
+    def claim(self, ttl_s: float) -> Any:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else {"job": claim.job}
+
+
+class HasABug(Worker):
+    def claim(self, ttl_s: float) -> Any:
+        return self.inner.claim(ttl_s, "unexpected")  # type: ignore[call-arg]
+
+
+class WaitsForWork(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        if claim is None:
+            with psycopg.connect(self.dsn) as connection:
+                connection.execute("SELECT pg_sleep(600)")
+        return claim
+
+
+class KeepsAnObject(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else replace(claim, raw=object())
+
+
+class KeepsATuple(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else replace(claim, raw=(claim.job, claim.token))
+
+
+class CountsMilliseconds(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        return self.inner.claim(ttl_s / 1000)
+
+
+class StealsLiveLeases(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE lease_queue.jobs SET lease_expires_at = now() - interval '1 day' WHERE state = 'leased'"
+            )
+        return self.inner.claim(ttl_s)
+
+
+class ReapsAnything(Worker):
+    def reap(self) -> int:
+        return self.inner.reap() + 1
+
+
+class CompletesNothing(Worker):
+    def complete(self, claim: Claim, result: Json = None) -> Answer:
+        return Answer.accepted()
+
+
+class RefusesToComplete(Worker):
+    def complete(self, claim: Claim, result: Json = None) -> Answer:
+        return Answer.refused("not_leased")
+
+
+class FailsNothing(Worker):
+    def fail(self, claim: Claim, error: str) -> Answer:
+        return Answer.accepted()
+
+
+class SaysNothing(Worker):
+    def fail(self, claim: Claim, error: str) -> Any:
+        self.inner.fail(claim, error)
+
+
+class BeatsInVain(Worker):
+    def heartbeat(self, claim: Claim, ttl_s: float) -> Answer:
+        return Answer.accepted()
+
+
+class AlwaysSaysYes(Worker):
+    def complete(self, claim: Claim, result: Json = None) -> Answer:
+        self.inner.complete(claim, result)
+        return Answer.accepted()
+
+
+class StaysOpen(Worker):
+    def close(self) -> None:
+        pass
+
+
+class Nameless(Adapter):
+    def worker(self, actor: ActorSeat, dsn: str) -> Any:
+        return super().worker(actor, psycopg.conninfo.make_conninfo(dsn, application_name="my-queue"))
+
+
+class SharesOneWorker(Adapter):
+    worker_class = StaysOpen
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shared: Any = None
+
+    def worker(self, actor: ActorSeat, dsn: str) -> Any:
+        if self._shared is None:
+            self._shared = super().worker(actor, dsn)
+        return self._shared
+
+
+class OpensNoConnection(Adapter):
+    def worker(self, actor: ActorSeat, dsn: str) -> Any:
+        return super().worker(actor, psycopg.conninfo.make_conninfo(dsn, dbname="elsewhere"))
+
+
+class LacksAnOperation(Adapter):
+    def worker(self, actor: ActorSeat, dsn: str) -> Any:
+        worker = super().worker(actor, dsn)
+        worker.reap = None
+        return worker
+
+
+def declaring(*more: Capability, without: frozenset[Capability] = frozenset()) -> Adapter:
+    adapter = Adapter()
+    adapter.capabilities = (adapter.capabilities | frozenset(more)) - without
+    return adapter
+
+
+WRONG: dict[str, tuple[Callable[[], Adapter], str, str]] = {
+    "install raises": (NeverInstalls, "installs", "no such table"),
+    "install works once": (InstallsOnce, "installs twice", "already exists"),
+    "observe gives a dictionary": (ObservesADictionary, "observes", "observe() returned {'jobs': []} (dict)"),
+    "time in seconds": (CountsSeconds, "observes", "the server's clock says"),
+    "reset does nothing": (NeverResets, "reset resets", "still shows 2 of two jobs"),
+    "ids in two forms": (
+        lambda: seen_through(renamed),
+        "an enqueued job is seen",
+        "does not show job",
+    ),
+    "state in other words": (
+        lambda: seen_through(no_state),
+        "an enqueued job is seen",
+        "the state of a job is 'waiting' (str)",
+    ),
+    "token as text": (
+        lambda: seen_through(text_token),
+        "an enqueued job is seen",
+        "token of a job is '0' (str)",
+    ),
+    "leases not shown": (
+        lambda: seen_through(never_leased),
+        "a claim is seen",
+        "just claimed is shown as ready",
+    ),
+    "tokens disagree": (
+        lambda: seen_through(other_token),
+        "a claim is seen",
+        "the claim carries token 1, the rows show 7",
+    ),
+    "claim says False": (
+        lambda: with_worker(SaysFalse),
+        "an empty queue claims nothing",
+        "claim returned False",
+    ),
+    "claim gives a dictionary": (lambda: with_worker(GivesADictionary), "reset resets", "claim returned {"),
+    "claim has a bug": (
+        lambda: with_worker(HasABug),
+        "an empty queue claims nothing",
+        "claim raised TypeError",
+    ),
+    "claim waits": (
+        lambda: with_worker(WaitsForWork),
+        "an empty queue claims nothing",
+        "claim has not answered",
+    ),
+    "raw is an object": (lambda: with_worker(KeepsAnObject), "raw is JSON", "not JSON"),
+    "raw is a tuple": (lambda: with_worker(KeepsATuple), "raw is JSON", "comes back from JSON as"),
+    "ttl in milliseconds": (
+        lambda: with_worker(CountsMilliseconds),
+        "a lease has its length",
+        "asked for 60 s ends in 0.",
+    ),
+    "claim steals": (
+        lambda: with_worker(StealsLiveLeases),
+        "a live lease is kept",
+        "a second worker got the job",
+    ),
+    "reap reaps anything": (
+        lambda: with_worker(ReapsAnything),
+        "a live lease is kept",
+        "reap recovered 1 leases although the only one was live",
+    ),
+    "complete does nothing": (
+        lambda: with_worker(CompletesNothing),
+        "complete settles",
+        "a completed job is shown as leased",
+    ),
+    "complete is refused": (
+        lambda: with_worker(RefusesToComplete),
+        "complete settles",
+        "under a live lease was refused (not_leased)",
+    ),
+    "fail does nothing": (
+        lambda: with_worker(FailsNothing),
+        "fail settles",
+        "reported a failure is shown as leased",
+    ),
+    "fail answers nothing": (lambda: with_worker(SaysNothing), "fail settles", "fail returned None"),
+    "recovery is declared deferred": (
+        lambda: declaring(Capability.DEFERRED_RECLAIM),
+        "an expired lease is recovered",
+        "although the queue declares DEFERRED_RECLAIM",
+    ),
+    "heartbeat does nothing": (
+        lambda: with_worker(BeatsInVain),
+        "heartbeat extends",
+        "renewed in time was taken",
+    ),
+    "expire spends an attempt": (
+        ExpiresTooMuch,
+        "expire touches the lease alone",
+        "changed more than the lease's end",
+    ),
+    "expire does nothing": (ExpiresNothing, "expire touches the lease alone", "still live by its rows"),
+    "fencing is only declared": (
+        lambda: with_worker(AlwaysSaysYes),
+        "old tokens are refused",
+        "complete under an old token was accepted",
+    ),
+    "the ledger is not shown": (
+        HidesTheLedger,
+        "completions are in the ledger",
+        "shows 0 entries for one completed job",
+    ),
+    "sessions have another name": (Nameless, "actors are isolated", "no session with the application_name"),
+    "workers share a connection": (
+        SharesOneWorker,
+        "actors are isolated",
+        "no session with the application_name",
+    ),
+    "worker goes elsewhere": (
+        OpensNoConnection,
+        "an empty queue claims nothing",
+        "could not open its worker",
+    ),
+    "an operation is missing": (LacksAnOperation, "an empty queue claims nothing", "has no reap()"),
+    "close leaves sessions": (
+        lambda: with_worker(StaysOpen),
+        "workers close",
+        "session(s) of a closed worker are still open",
+    ),
+}
+
+ALSO = {
+    "claim steals": {"heartbeat extends"},
+    "ttl in milliseconds": {"a live lease is kept", "heartbeat extends"},
+    "raw is an object": None,
+    "raw is a tuple": None,
+    "complete does nothing": {"old tokens are refused", "completions are in the ledger"},
+    "complete is refused": {"completions are in the ledger"},
+    "workers share a connection": {"workers close"},
+    "leases not shown": {"expire touches the lease alone"},
+}
+"""What one mistake breaks besides; None: whatever needs what it spoiled."""
+
+
+def failed(results: list[CheckResult]) -> dict[str, CheckResult]:
+    return {result.name: result for result in results if result.ok is False}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_mistake_is_named(mistake: str, fencepost_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, check, told = WRONG[mistake]
+    monkeypatch.setattr(adapter_check, "ANSWER_DEADLINE_S", 2.0 if mistake == "claim waits" else 20.0)
+    loaded = LoadedQueue(make(), f"tests.test_adapter_check:{mistake}")
+    try:
+        results = check_adapter(fencepost_lab, loaded)
+    finally:
+        fencepost_lab.put_away(loaded)
+
+    found = failed(results)
+    assert check in found, results
+    assert told in found[check].wrong
+    assert found[check].advice
+    also = ALSO.get(mistake, set())
+    if also is not None:
+        assert found.keys() <= {check} | also
+
+
+def test_after_a_basic_mistake_nothing_else_is_claimed(fencepost_lab: Lab) -> None:
+    results = check_adapter(fencepost_lab, LoadedQueue(NeverInstalls(), "tests.test_adapter_check:never"))
+    assert results[0].ok is False
+    assert {result.ok for result in results[1:]} == {None}
+    assert {result.wrong for result in results[1:]} == {"the queue is not installed"}
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        "reference",
+        "fencepost.adapters.procrastinate:ProcrastinateAdapter",
+        "fencepost.adapters.pgqueuer:PgQueuerAdapter",
+    ],
+)
+def test_our_own_adapters_are_right(queue: str, fencepost_lab: Lab) -> None:
+    pytest.importorskip(queue.partition(":")[0].rpartition(".")[2] if ":" in queue else "psycopg")
+    results = check_adapter(fencepost_lab, load_queue(queue))
+    assert not failed(results)
+    unmade = {result.name for result in results if result.ok is None}
+    assert unmade == (
+        set() if queue == "reference" else {"old tokens are refused", "completions are in the ledger"}
+    )

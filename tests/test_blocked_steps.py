@@ -1,0 +1,83 @@
+"""Blocked is a state: it is seen in the server, ends when another step frees it, and leaves one order in the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fencepost.harness.bench import Bench, Run
+from fencepost.harness.lab import Lab, LabOptions
+from fencepost.harness.loading import load_queue
+from fencepost.harness.scenario import Scenario
+from fencepost.harness.settling import _has_cycle
+from fencepost.harness.trace import canonical
+from fencepost.harness.verdict import Verdict
+from fencepost.tests import blocked_scenarios as races
+
+
+@pytest.fixture(scope="module", params=["thread", "process"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    with Lab(LabOptions(actors=request.param)) as lab:
+        yield lab.bench(load_queue("reference"))
+
+
+def run(bench: Bench, wanted: Scenario) -> Run:
+    return bench.run(next(wanted.variants()))
+
+
+def test_one_step_frees_two_and_they_are_recorded_in_actor_order(bench: Bench) -> None:
+    runs = [run(bench, races.one_step_frees_two) for _ in range(10)]
+    assert {r.judgement.verdict for r in runs} == {Verdict.PASS}, runs[0].judgement
+    freed = [(step["actor"], step["status"]) for step in runs[0].trace.steps if step["kind"] == "freed"]
+    assert freed == [("A", "answered"), ("C", "answered")]
+    blocked = [(s["actor"], s["blocked_by"]) for s in runs[0].trace.steps if s.get("status") == "blocked"]
+    assert blocked[0] == ("C", ["B"])
+    assert blocked[1][0] == "A"
+    assert len({canonical(r.trace) for r in runs}) == 1
+
+
+def test_a_freed_step_can_be_held_further_on(bench: Bench) -> None:
+    result = run(bench, races.freed_and_then_held)
+    assert result.judgement.verdict is Verdict.PASS, result.judgement
+    (freed,) = [step for step in result.trace.steps if step["kind"] == "freed"]
+    assert (freed["actor"], freed["status"], freed["checkpoint"]) == ("B", "parked", "after_lock")
+
+
+def test_what_a_scenario_leaves_in_flight_is_brought_to_its_end(bench: Bench) -> None:
+    result = run(bench, races.left_in_flight)
+    drained = [(s["actor"], s["status"]) for s in result.trace.steps if s.get("drain") and "status" in s]
+    assert drained == [("A", "answered"), ("B", "answered")]
+    assert result.facts.drained
+    # B's cancel answered only in the drain, which proves nothing about the race.
+    assert result.judgement.verdict is Verdict.INCONCLUSIVE
+    assert "B was in the schedule and never ran" in result.judgement.reasons
+
+
+def test_a_hold_that_is_never_reached_is_inconclusive_and_leaves_no_lock(bench: Bench) -> None:
+    for _ in range(2):
+        result = run(bench, races.held_where_it_never_comes)
+        assert result.judgement.verdict is Verdict.INCONCLUSIVE
+        assert (
+            "A was to be held in complete at no_such_place and never came there" in result.judgement.reasons
+        )
+
+
+def test_an_actor_does_one_thing_at_a_time(bench: Bench) -> None:
+    result = run(bench, races.two_at_once)
+    assert "A is still in complete: an actor does one thing at a time" in result.judgement.reasons
+
+
+@pytest.mark.parametrize(
+    ("waits", "cycle"),
+    [
+        ({}, False),
+        ({"A": frozenset({"B"})}, False),
+        ({"A": frozenset({"B"}), "B": frozenset({"C"})}, False),
+        ({"A": frozenset({"B"}), "B": frozenset({"A"})}, True),
+        ({"A": frozenset({"B"}), "B": frozenset({"C"}), "C": frozenset({"B"})}, True),
+        ({"A": frozenset({"A"})}, True),
+    ],
+)
+def test_a_cycle_of_waits_is_no_resting_state(waits: dict[str, frozenset[str]], cycle: bool) -> None:
+    assert _has_cycle(waits) is cycle

@@ -1,0 +1,144 @@
+"""A scenario whose race is taken out of it must not pass: the clock move, or the second worker's claim."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+from fencepost.harness.bench import Bench, Run
+from fencepost.harness.lab import Lab, LabOptions
+from fencepost.harness.loading import load_queue
+from fencepost.harness.scenario import Scenario, Variant, choose, installed_scenarios
+from fencepost.harness.verdict import Verdict
+
+LEASE_RACES = choose(installed_scenarios(), ["lease_race"])
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Lab(LabOptions()) as lab:
+        yield lab.bench(load_queue("reference"))
+
+
+def without(variant: Variant, unwanted: Callable[[ast.stmt], bool]) -> Variant:
+    """The scenario with every statement taken out that `unwanted` names, and those that use what it set."""
+    scenario = variant.scenario
+    tree = ast.parse(textwrap.dedent(inspect.getsource(scenario.body)))
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    function.decorator_list = []
+    count = len(list(ast.walk(function)))
+    lost: set[str] = set()
+    function.body = _kept(function.body, unwanted, lost)
+    assert len(list(ast.walk(function))) < count, "nothing was taken out"
+    namespace = dict(scenario.body.__globals__)
+    exec(compile(ast.fix_missing_locations(tree), scenario.file, "exec"), namespace)
+    body = namespace[scenario.body.__name__]
+    assert isinstance(body, FunctionType)
+    return Variant(Scenario(**{**vars(scenario), "body": body}), variant.chosen)
+
+
+def _kept(body: list[ast.stmt], unwanted: Callable[[ast.stmt], bool], lost: set[str]) -> list[ast.stmt]:
+    kept: list[ast.stmt] = []
+    for statement in body:
+        uses = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        if unwanted(statement) or uses & lost:
+            if isinstance(statement, ast.Assign):
+                lost |= {
+                    node.id
+                    for target in statement.targets
+                    for node in ast.walk(target)
+                    if isinstance(node, ast.Name)
+                }
+            continue
+        kept.append(statement)
+    return kept or [ast.Pass()]
+
+
+def moves_the_clock(statement: ast.stmt) -> bool:
+    return "race.clock." in ast.unparse(statement)
+
+
+def is_second_claim(statement: ast.stmt) -> bool:
+    text = ast.unparse(statement)
+    return text.startswith(("fresh = ", "reclaim = ")) and ("claim(" in text or "'claim'" in text)
+
+
+def find(name: str) -> Variant:
+    (scenario,) = [scenario for scenario in LEASE_RACES if scenario.name == name]
+    return next(scenario.variants())
+
+
+def inconclusive(run: Run) -> str:
+    assert run.judgement.verdict is Verdict.INCONCLUSIVE, run.judgement
+    assert run.judgement.reasons
+    return " | ".join(run.judgement.reasons)
+
+
+def test_the_untouched_race_passes(bench: Bench) -> None:
+    assert bench.run(find("lease_race")).judgement.verdict is Verdict.PASS
+
+
+def test_without_the_clock_move_it_is_inconclusive_and_says_why(bench: Bench) -> None:
+    told = inconclusive(bench.run(without(find("lease_race"), moves_the_clock)))
+    assert "B's claim found nothing to claim" in told
+    assert "not witnessed: a live lease expired when the clock was moved" in told
+
+
+def test_without_the_second_claim_it_is_inconclusive_and_says_why(bench: Bench) -> None:
+    told = inconclusive(bench.run(without(find("lease_race"), is_second_claim)))
+    assert "not witnessed: a second claim of one job" in told
+
+
+@pytest.mark.parametrize(
+    "scenario", [s for s in LEASE_RACES if "race.clock." in inspect.getsource(s.body)], ids=lambda s: s.name
+)
+def test_no_lease_race_passes_without_its_clock_moves(bench: Bench, scenario: Scenario) -> None:
+    for variant in scenario.variants():
+        if scenario.name == "lease_is_counted_by_the_database_clock":
+            # Here the clock is moved to part it from the workers'; what the race is about is B's claim.
+            assert bench.run(
+                without(variant, lambda s: "finds_nothing" in ast.unparse(s))
+            ).judgement.verdict is (Verdict.INCONCLUSIVE)
+        else:
+            inconclusive(bench.run(without(variant, moves_the_clock)))
+
+
+@pytest.mark.parametrize(
+    "scenario", [s for s in LEASE_RACES if "fresh = " in inspect.getsource(s.body)], ids=lambda s: s.name
+)
+def test_no_reclaim_passes_without_the_second_claim(bench: Bench, scenario: Scenario) -> None:
+    if not any("second claim" in witness.sentence for witness in scenario.witnesses):
+        return  # its race is over before anybody claims again
+    for variant in scenario.variants():
+        inconclusive(bench.run(without(variant, is_second_claim)))
+
+
+def test_the_drain_is_no_witness(bench: Bench) -> None:
+    """The drain claims the abandoned job as well; that must not count as the reclaim of the race."""
+    run = bench.run(
+        without(find("lease_race"), lambda s: "b." in ast.unparse(s) or "a.complete" in ast.unparse(s))
+    )
+    told = inconclusive(run)
+    assert any(entry["actor"] == "Z" for entry in run.trace.end["journal"])
+    assert "not witnessed: a second claim of one job" in told
+
+
+def test_sources_have_no_sleep_but_in_polling_loops() -> None:
+    root = Path(__file__).resolve().parent.parent
+    assert [path for path in root.glob("scenarios/**/*.py") if "sleep(" in path.read_text()] == []
+    for path in root.glob("harness/**/*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and "sleep(" in ast.unparse(
+                function
+            ):
+                text = ast.unparse(function)
+                loops = [n for n in ast.walk(function) if isinstance(n, ast.While | ast.For)]
+                assert any("sleep(" in ast.unparse(loop) for loop in loops), f"{path}: a sleep outside a loop"
+                assert "deadline" in text, f"{path}: {function.name} sleeps without a deadline"
