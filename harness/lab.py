@@ -96,7 +96,7 @@ class Lab:
         """An immediate stop and a new start of the server under test: it recovers as after a crash."""
         for bench in self._benches.values():
             bench.disconnect()
-        self._servers.test.restart()
+        self._servers.test.crash()
         for bench in self._benches.values():
             bench.reconnect()
 
