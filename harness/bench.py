@@ -129,9 +129,16 @@ class Bench:
         """Call a method of the adapter; it may be `async def`."""
         return self._ask(method, *arguments)
 
-    def open_actor(self, name: str) -> Actor:
+    def open_actor(
+        self,
+        name: str,
+        *,
+        time_zone: str | None = None,
+        kind: str | None = None,
+        clock_skew_s: float = 0.0,
+    ) -> Actor:
         """An actor of the caller's own: to be closed, or abandoned, by the caller."""
-        return self._make_actor(self._seat_of(name, name))
+        return self._make_actor(self._seat_of(name, name, time_zone, kind, clock_skew_s))
 
     def end_backends(self, name: str) -> None:
         self._watch.end_backends([name])
@@ -145,6 +152,7 @@ class Bench:
 
     def _run(self, variant: Variant, *, control: bool = False, after: Run | None = None) -> Run:
         started = time.perf_counter()
+        self.lease_time.catch_up()
         self._reset()
         race_number = self._control.next_race()
         runner = Runner(
@@ -356,16 +364,30 @@ class Bench:
 
     # -- the actors ---------------------------------------------------------------------------------------
 
-    def _seat(self, name: str, worker_name: str, time_zone: str | None = None) -> Actor:
-        seat = self._seat_of(name, worker_name, time_zone)
+    def _seat(
+        self,
+        name: str,
+        worker_name: str,
+        time_zone: str | None = None,
+        kind: str | None = None,
+        clock_skew_s: float = 0.0,
+    ) -> Actor:
+        seat = self._seat_of(name, worker_name, time_zone, kind, clock_skew_s)
         actor = self._actors.get(name)
-        if actor is not None and actor.seat == seat:
+        if actor is not None and actor.seat == seat and not actor.is_gone:
             return actor
         self._close_actors([name] if actor is not None else [])
         self._actors[name] = self._make_actor(seat)
         return self._actors[name]
 
-    def _seat_of(self, name: str, worker_name: str, time_zone: str | None = None) -> Seat:
+    def _seat_of(
+        self,
+        name: str,
+        worker_name: str,
+        time_zone: str | None = None,
+        kind: str | None = None,
+        clock_skew_s: float = 0.0,
+    ) -> Seat:
         dsn = self._dsn_for(actor_application_name(name))
         return Seat(
             actor=name,
@@ -373,6 +395,8 @@ class Bench:
             queue_path=self._loaded.path,
             dsn=dsn if time_zone is None else make_conninfo(dsn, options=f"-c TimeZone={time_zone}"),
             control_dsn=self._control_dsn,
+            kind=kind,
+            clock_skew_s=clock_skew_s,
         )
 
     def disconnect(self) -> None:
@@ -396,6 +420,7 @@ class Bench:
         Returns what went wrong on the way.
         """
         stuck = [flight.name for flight in runner.in_flight]
+        stuck += [name for name, actor in self._actors.items() if actor.is_stopped and name not in stuck]
         if stuck:
             self._watch.end_backends(stuck)
         if runner.holds():

@@ -112,7 +112,8 @@ class Lab:
         self._servers.test.create_database(database)
 
         def make_actor(seat: Seat) -> Actor:
-            if self.options.actors == "process":
+            kind = seat.kind or ("process" if seat.clock_skew_s else self.options.actors)
+            if kind == "process":
                 return ProcessActor(self._pool, seat)
             return ThreadActor(loaded.queue, seat)
 

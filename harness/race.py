@@ -432,6 +432,11 @@ class RaceClock:
         self._move(lambda: self._lease_time.advance(seconds), {"seconds": seconds})
 
     def rewind(self, seconds: float) -> None:
+        """Back by `seconds`. Refused while a step is blocked: the server's timers for it would run that much longer."""
+        blocked = [f for f in self._race._runner.in_flight if f.status is CallStatus.BLOCKED]
+        if blocked:
+            waiting = ", ".join(f"{flight.name}'s {flight.call.operation}" for flight in blocked)
+            raise FencepostError(f"the clock cannot be set back while {waiting} waits for a lock")
         self._move(lambda: self._lease_time.rewind(seconds), {"seconds": -seconds})
 
     def advance_past(self, claim: Claim) -> None:
