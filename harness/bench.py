@@ -152,9 +152,17 @@ class Bench:
         """Call a method of the adapter; it may be `async def`."""
         return self._ask(method, *arguments)
 
-    def open_actor(self, name: str) -> Actor:
+    def open_actor(
+        self,
+        name: str,
+        *,
+        time_zone: str | None = None,
+        kind: str | None = None,
+        clock_skew_s: float = 0.0,
+    ) -> Actor:
         """An actor of the caller's own: to be closed, or abandoned, by the caller."""
-        return self._make_actor(self._seat_of(name, Seating(name)))
+        seating = Seating(name, time_zone, kind=kind, clock_skew_s=clock_skew_s)
+        return self._make_actor(self._seat_of(name, seating))
 
     def end_backends(self, name: str) -> None:
         self._watch.end_backends([name])
@@ -168,6 +176,7 @@ class Bench:
 
     def _run(self, variant: Variant, *, control: bool = False, after: Run | None = None) -> Run:
         started = time.perf_counter()
+        self.lease_time.catch_up()
         self._reset()
         race_number = self._control.next_race()
         runner = Runner(
@@ -389,12 +398,15 @@ class Bench:
         """The actor of this name, warm where it sat like this before and its connections are good."""
         seat = self._seat_of(name, seating)
         actor = self._actors.get(name)
-        if actor is not None and (self._is_in_flight(name) or actor.seat == seat and not self._is_stale(name)):
+        if actor is not None and (self._is_in_flight(name) or self._is_good(actor, seat)):
             return actor
         if actor is not None:
             self._unseat(name)
         self._actors[name] = self._make_actor(seat)
         return self._actors[name]
+
+    def _is_good(self, actor: Actor, seat: Seat) -> bool:
+        return actor.seat == seat and not actor.is_gone and not self._is_stale(seat.actor)
 
     def _is_in_flight(self, name: str) -> bool:
         return self._runner is not None and any(flight.name == name for flight in self._runner.in_flight)
@@ -427,7 +439,7 @@ class Bench:
             queue_path=self._loaded.path,
             dsn=dsn,
             control_dsn=self._control_dsn,
-            kind="process" if seating.process else None,
+            kind=seating.kind,
             clock_skew_s=seating.clock_skew_s,
         )
 
@@ -545,6 +557,7 @@ class Bench:
         Returns what went wrong on the way.
         """
         stuck = [flight.name for flight in runner.in_flight]
+        stuck += [name for name, actor in self._actors.items() if actor.is_stopped and name not in stuck]
         if stuck:
             self._watch.end_backends(stuck)
         if runner.holds():

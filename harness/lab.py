@@ -96,7 +96,7 @@ class Lab:
         """An immediate stop and a new start of the server under test: it recovers as after a crash."""
         for bench in self._benches.values():
             bench.disconnect()
-        self._servers.test.restart()
+        self._servers.test.crash()
         for bench in self._benches.values():
             bench.reconnect()
 
@@ -112,7 +112,8 @@ class Lab:
         self._servers.test.create_database(database)
 
         def make_actor(seat: Seat) -> Actor:
-            if self.options.actors == "process":
+            kind = seat.kind or ("process" if seat.clock_skew_s else self.options.actors)
+            if kind == "process":
                 return ProcessActor(self._pool, seat)
             return ThreadActor(loaded.queue, seat)
 

@@ -81,9 +81,8 @@ class Race:
         """
         if name in self._participants:
             raise FencepostError(f"{name} takes part already: every participant has a name of its own")
-        seating = Seating(
-            known_as or name, time_zone, path or self._path, process or bool(clock_skew_s), clock_skew_s
-        )
+        kind = "process" if process or clock_skew_s else None
+        seating = Seating(known_as or name, time_zone, path or self._path, kind, clock_skew_s)
         participant = Participant(self, self._runner, self._striker, name, seating)
         self._participants[name] = participant
         return participant
@@ -495,6 +494,11 @@ class RaceClock:
         self._move(lambda: self._lease_time.advance(seconds), {"seconds": seconds})
 
     def rewind(self, seconds: float) -> None:
+        """Back by `seconds`. Refused while a step is blocked: the server's timers for it would run that much longer."""
+        blocked = [f for f in self._race._runner.in_flight if f.status is CallStatus.BLOCKED]
+        if blocked:
+            waiting = ", ".join(f"{flight.name}'s {flight.call.operation}" for flight in blocked)
+            raise FencepostError(f"the clock cannot be set back while {waiting} waits for a lock")
         self._move(lambda: self._lease_time.rewind(seconds), {"seconds": -seconds})
 
     def advance_past(self, claim: Claim) -> None:

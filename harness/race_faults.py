@@ -25,7 +25,7 @@ class Seating:
     worker_name: str
     time_zone: str | None = None
     path: str = "direct"  # direct; gate: statements can be addressed; network: the path can be harmed
-    process: bool = False  # a process of its own also where actors are threads
+    kind: str | None = None  # thread or process; None: what the run uses
     clock_skew_s: float = 0.0  # of its own clock; needs a process
 
 
