@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from typing import Any
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -11,7 +13,7 @@ from fencepost.harness.actors.messages import Seat
 from fencepost.harness.actors.process import ProcessActor, ProcessPool
 from fencepost.harness.actors.thread import ThreadActor
 from fencepost.harness.adapter import Capability
-from fencepost.harness.bench import Bench, Run, Surroundings
+from fencepost.harness.bench import OPERATION, STEP_SIZES, Bench, Run, Surroundings
 from fencepost.harness.clock.preload import ClockPreload, find_preload, require_preload
 from fencepost.harness.clock.server_clock import ServerClock
 from fencepost.harness.control import Control
@@ -35,10 +37,14 @@ class LabOptions:
     actors: str = "thread"
     clock: str = "auto"  # the best of clock, expire, wait that can be had
     deadline_s: float = DEFAULT_DEADLINE_S  # of one step
+    step: str = OPERATION  # operation, or statement: every SQL statement is a step of its own
+    network: str = "gate"  # what stands between an actor and the server where its path is harmed
 
     def __post_init__(self) -> None:
         if self.actors not in ACTOR_KINDS:
             raise UsageError(f"--actors {self.actors}: give one of {', '.join(ACTOR_KINDS)}.")
+        if self.step not in STEP_SIZES:
+            raise UsageError(f"--step {self.step}: give one of {', '.join(STEP_SIZES)}.")
         if self.clock not in CLOCK_MODES:
             raise UsageError(f"--clock {self.clock}: give one of {', '.join(CLOCK_MODES)}.")
         if self.pg.partition(":")[0] != "embedded" or self.pg.endswith(":"):
@@ -76,6 +82,7 @@ class Lab:
         self._benches: dict[str, Bench] = {}
         self._databases = 0
         self._pool = ProcessPool()
+        self._wires: Any = None
 
     @property
     def server_version(self) -> str:
@@ -92,13 +99,20 @@ class Lab:
         with pinned(self.core):
             return self.bench(loaded).run(variant)
 
-    def restart_server(self) -> None:
-        """An immediate stop and a new start of the server under test: it recovers as after a crash."""
+    def strike_server(self, struck: Bench, strike: Callable[[], None]) -> None:
+        """Let a fault hit the server under test. Benches that do not run now leave it before and return after."""
         for bench in self._benches.values():
-            bench.disconnect()
-        self._servers.test.crash()
+            if bench is not struck:
+                bench.disconnect()
+        strike()
         for bench in self._benches.values():
             bench.reconnect()
+
+    def _wiring(self) -> Wiring:
+        from fencepost.harness.wiring import Wiring
+        if self._wires is None:
+            self._wires = Wiring(self.options.network)
+        return self._wires
 
     def put_away(self, loaded: LoadedQueue) -> None:
         """Close a bench that is done with, so that many queues in one run do not pile up sessions."""
@@ -120,12 +134,23 @@ class Lab:
         return Bench(
             loaded,
             dsn_for=lambda name: self._servers.test.dsn(database, application_name=name),
+            tcp_dsn_for=lambda name: self._servers.test.tcp_dsn(database, application_name=name),
             control=self._control,
             control_dsn=self._servers.control.dsn(),
             make_actor=make_actor,
             make_lease_time=self._lease_time,
-            restart_server=self.restart_server,
-            surroundings=Surroundings("embedded", self.server_version, self.options.actors),
+            server=self._servers.test,
+            strike_server=self.strike_server,
+            open_wire=lambda actor, path: self._wiring().open(
+                f"{database}:{actor}", path, *self._servers.test.tcp_address
+            ),
+            surroundings=Surroundings(
+                self._servers.test.provider,
+                self.server_version,
+                self.options.actors,
+                step=self.options.step,
+                network=self.options.network,
+            ),
             deadline_s=self.options.deadline_s,
         )
 
@@ -152,6 +177,8 @@ class Lab:
             stack.callback(self._servers.close)
             stack.callback(self._control.close)
             stack.callback(self._pool.close)
+            if self._wires is not None:
+                stack.callback(self._wires.close)
             for bench in self._benches.values():
                 stack.callback(bench.close)
         self._benches.clear()

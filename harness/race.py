@@ -134,6 +134,11 @@ class Race:
         """The database's time at the last observation."""
         return self._runner.last_observation.at_us
 
+    @property
+    def jobs_seen(self) -> int:
+        """How many jobs the last observation shows."""
+        return len(self._runner.last_observation.jobs)
+
     def look(self, job: JobId) -> JobView:
         """The job as the last observation shows it."""
         view = self._runner.last_observation.by_job.get(job)

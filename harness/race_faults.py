@@ -13,6 +13,7 @@ from typing import Protocol
 from fencepost.harness.actors.base import Actor
 from fencepost.harness.adapter import Json
 from fencepost.harness.errors import FencepostError
+from fencepost.harness.network.base import CutBy
 from fencepost.harness.postgres.provider import ServerFault
 from fencepost.harness.runner import Runner
 from fencepost.harness.verdict import Fault
@@ -24,7 +25,7 @@ class Seating:
 
     worker_name: str
     time_zone: str | None = None
-    path: str = "direct"  # direct; gate: statements can be addressed; network: the path can be harmed
+    path: str = "direct"  # one of scenario.PATHS
     kind: str | None = None  # thread or process; None: what the run uses
     clock_skew_s: float = 0.0  # of its own clock; needs a process
 
@@ -150,12 +151,17 @@ class ParticipantPath:
     def resume(self) -> None:
         self._strike("resume", lambda wire: wire.resume())
 
-    def cut(self, how: str = "fin", *, notice: bool = True) -> None:
-        """Its connections die now. `how`: fin, or rst. New ones work."""
+    def cut(self, how: CutBy = "fin", *, notice: bool = True) -> None:
+        """Its connections die now. `how`: fin, or rst on a path that resets. New ones work."""
         self._strike("cut", lambda wire: wire.cut(how), ends=True, notice=notice, detail={"how": how})
 
     def delay(self, seconds: float) -> None:
+        """What is sent arrives that much later, or at `arrive`. Longer than a step's deadline, it is the latter."""
         self._strike("delay", lambda wire: wire.delay(seconds), detail={"seconds": seconds})
+
+    def arrive(self) -> None:
+        """The delay is over: what was on its way arrives now."""
+        self._strike("arrive", lambda wire: wire.arrive())
 
     def lose_reply(self) -> None:
         """From now on the server gets what is sent and its answers are swallowed, until the path is cut."""

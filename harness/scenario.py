@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Body = Callable[..., None]
 
-PATHS = ("direct", "gate", "network")
+PATHS = ("direct", "gate", "network", "network_rst")
+"""How a participant reaches the server: directly; through the gate, which knows statements; through the network
+engine, which can harm its connections, and ends them by FIN or, as `network_rst`, by RST."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Scenario:
     classified: bool = False
     """Judged by what became of its late writes (harness/classify.py), each run after a control run of its own."""
     path: str = "direct"
-    """How its participants reach the server: direct; gate: statements are addressed; network: paths are harmed."""
+    """How its participants reach the server, of `PATHS`."""
     server_faults: frozenset[ServerFault] = frozenset()
     """What it does to the server: it is skipped where the server's provider cannot."""
     __test__ = False  # pytest must not take the class for a test class

@@ -26,7 +26,7 @@ from fencepost.harness.gate import (
     StatementRecord,
 )
 from fencepost.harness.history import Call, Statement
-from fencepost.harness.network import NetworkPath
+from fencepost.harness.network.base import CutBy, NetworkPath
 from fencepost.harness.verdict import Fault
 
 StatementRule = Rule
@@ -180,11 +180,6 @@ class Wire:
     # -- harm ---------------------------------------------------------------------------------------------
 
     @property
-    def holds_something(self) -> bool | None:
-        """Whether the actor has sent what the path withholds; None where the engine cannot tell."""
-        return self._path.holding
-
-    @property
     def _path(self) -> NetworkPath:
         assert self._network is not None
         return self._network
@@ -206,7 +201,7 @@ class Wire:
         self._path.no_delay()
         self.withholds = None
 
-    def cut(self, how: str) -> None:
+    def cut(self, how: CutBy) -> None:
         self._path.cut(how)
         self._clear()
 
