@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -186,7 +187,7 @@ class Bench:
             observe=self._observe,
             invariants=applicable(self.capabilities),
             reports_checkpoints=Capability.CHECKPOINTS in self.capabilities,
-            await_orphans=lambda: self._watch.await_orphans(self._deadline_s),
+            orphan=lambda pids: self._watch.orphan(pids, self._deadline_s),
             every_statement=self._surroundings.step == STATEMENT,
         )
         self._runner = runner
@@ -497,12 +498,12 @@ class Bench:
             end(session.pid)
         self._watch.orphan([session.pid for session in sessions], self._deadline_s)
 
-    def strike_path(self, actor: str, strike: Callable[[Wire], None], *, ends: bool, notice: bool) -> None:
+    def strike_path(self, actor: str, strike: Callable[[], None], *, ends: bool, notice: bool) -> None:
         """`ends`: the server's side of the actor's connections ends with it."""
         wire = self._wire_of[actor]
         sessions = self._watch.sessions(actor)
         wire.last_query_us = _last_query_us(sessions)
-        strike(wire)
+        strike()
         if ends:
             self._watch.orphan([session.pid for session in sessions], self._deadline_s)
             if notice:
@@ -519,23 +520,20 @@ class Bench:
         """Before a run is brought to its end: who is stopped goes on, what is withheld passes or is cut."""
         for name, actor in sorted(self._actors.items()):
             if actor.is_stopped:
-                runner.fault("cont", lambda name=name: self.strike_process(name, "cont"), None, actor=name)
+                runner.fault("cont", partial(self.strike_process, name, "cont"), None, actor=name)
         for name, wire in sorted(self._wire_of.items()):
-            if wire.withholds is None:
-                continue
-            name_of_end = "cut" if wire.has_lost else "resume"
-            runner.fault(
-                name_of_end,
-                lambda name=name, wire=wire: self.strike_path(
-                    name,
-                    lambda wire: wire.cut("fin") if wire.has_lost else wire.resume(),
-                    ends=wire.has_lost,
-                    notice=True,
-                ),
-                None,
-                actor=name,
-                ends_connections_of=(name,) if wire.has_lost else (),
-            )
+            if wire.withholds is not None:
+                self._end_withholding(runner, name, wire)
+
+    def _end_withholding(self, runner: Runner, name: str, wire: Wire) -> None:
+        ends = wire.has_lost
+        runner.fault(
+            "cut" if ends else "resume",
+            partial(self.strike_path, name, wire.end_withholding, ends=ends, notice=True),
+            None,
+            actor=name,
+            ends_connections_of=(name,) if ends else (),
+        )
 
     def disconnect(self) -> None:
         """Before the server is restarted: every session of this bench is closed, and reopened when needed."""
@@ -565,6 +563,9 @@ class Bench:
             self._control.open_all_barriers()
         for name in stuck:
             self._actors.pop(name).abandon()
+        self._stale |= runner.lost_connection
+        for wire in self._wires.values():
+            wire.clean()
         if Capability.WARM_WORKERS in self.queue.capabilities:
             return []
         return self._close_all_actors()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -26,6 +25,7 @@ from fencepost.harness.postgres.embedded import EmbeddedServers
 from fencepost.harness.scenario import Variant
 from fencepost.harness.settling import DEFAULT_DEADLINE_S
 from fencepost.harness.watch import ServerWatch
+from fencepost.harness.wiring import Wiring
 
 ACTOR_KINDS = ("thread", "process")
 CLOCK_MODES = ("auto", "clock", "expire", "wait")
@@ -82,7 +82,7 @@ class Lab:
         self._benches: dict[str, Bench] = {}
         self._databases = 0
         self._pool = ProcessPool()
-        self._wires: Any = None
+        self._wires: Wiring | None = None
 
     @property
     def server_version(self) -> str:
@@ -109,7 +109,6 @@ class Lab:
             bench.reconnect()
 
     def _wiring(self) -> Wiring:
-        from fencepost.harness.wiring import Wiring
         if self._wires is None:
             self._wires = Wiring(self.options.network)
         return self._wires

@@ -40,7 +40,7 @@ class Stage(Protocol):
 
     def strike_server(self, fault: ServerFault, actor: str | None, *, notice: bool) -> None: ...
 
-    def strike_path(self, actor: str, strike: Callable[[Wire], None], *, ends: bool, notice: bool) -> None: ...
+    def strike_path(self, actor: str, strike: Callable[[], None], *, ends: bool, notice: bool) -> None: ...
 
     def strike_process(self, actor: str, signal: str) -> None: ...
 
@@ -189,13 +189,14 @@ class ParticipantPath:
         detail: Mapping[str, Json] | None = None,
     ) -> None:
         stage = self._striker.stage
-        if stage.wire(self._name) is None:
+        wire = stage.wire(self._name)
+        if wire is None:
             raise FencepostError(
                 f"{fault} hits a path, and {self._name} is connected directly: seat it with path='network'"
             )
         self._striker.strike(
             fault,
-            lambda: stage.strike_path(self._name, what, ends=ends, notice=notice),
+            lambda: stage.strike_path(self._name, lambda: what(wire), ends=ends, notice=notice),
             actor=self._name,
             ends_connections_of=(self._name,) if ends else (),
             detail=detail,

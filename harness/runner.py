@@ -43,7 +43,7 @@ class Runner:
         observe: Callable[[], Observation],
         invariants: Sequence[Invariant],
         reports_checkpoints: bool,
-        await_orphans: Callable[[], None] = lambda: None,
+        orphan: Callable[[Collection[int]], None] = lambda _: None,
         every_statement: bool = False,
     ) -> None:
         self._race = race
@@ -51,7 +51,7 @@ class Runner:
         self._settler = settler
         self._observe = observe
         self._reports_checkpoints = reports_checkpoints
-        self._await_orphans = await_orphans
+        self._orphan = orphan
         self._every_statement = every_statement
         self._in_flight: dict[str, InFlight] = {}
         self._woken: list[tuple[InFlight, CallStatus]] = []
@@ -243,7 +243,7 @@ class Runner:
 
     def _is_wanted(self, flight: InFlight) -> bool:
         """Whether the schedule holds it there."""
-        return flight.wire is not None and flight.wire.held_by_rule
+        return flight.wire is not None and flight.wire.held_by_rule is not None
 
     def _settle_woken(self, others: Sequence[InFlight] = ()) -> None:
         moving = self._wake()
@@ -308,7 +308,9 @@ class Runner:
             self.statement_faults.extend(flight.wire.end(flight.call))
 
     def _look(self) -> Observation:
-        self._await_orphans()
+        self._orphan(
+            [pid for f in self._in_flight.values() if f.wire is not None for pid in f.wire.lost_backends()]
+        )
         self.last_observation = self._observe()
         for flight in self._in_flight.values():
             if flight.status is not CallStatus.ANSWERED and self._surely_not_judged(flight):

@@ -125,14 +125,9 @@ class ServerWatch:
 
     def orphan(self, pids: Collection[int], deadline_s: float) -> None:
         """These backends have lost their client: wait until each is gone, or can go on only when others do."""
+        # A backend whose client is gone ends when it notices; one that waits for a lock notices after that. Until
+        # then it may still commit what it has: so it counts in every later step, too.
         self._orphans |= frozenset(pids)
-        self.await_orphans(deadline_s)
-
-    def await_orphans(self, deadline_s: float) -> None:
-        """A backend whose client is gone ends when it notices; one that waits for a lock notices after that.
-
-        Returns when each is gone or waits for a lock: then it has done what it could do in this step.
-        """
         if not self._orphans:
             return
         deadline = time.monotonic() + deadline_s

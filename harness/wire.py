@@ -34,6 +34,7 @@ At = int | str | StatementAddress
 """A statement of an operation: its number from 1 on, a regular expression its SQL has in it, or an address."""
 
 HEADLINE_CHARS = 40
+_ENDED_FATES = frozenset({"request lost", "reply lost", "connection ended"})
 
 
 def address(at: At) -> StatementAddress:
@@ -119,6 +120,12 @@ class Wire:
         self._told = {}
         if self._gate is not None:
             self._gate.begin_operation(operation, rules, step_every_statement=every_statement)
+
+    def lost_backends(self) -> frozenset[int]:
+        """Backends whose connection ended under a statement of the operation."""
+        if self._gate is None:
+            return frozenset()
+        return frozenset(r.pid for r in self._gate.statements if r.fate in _ENDED_FATES and r.pid)
 
     def end(self, call: Call) -> list[Fault]:
         """The faults that were armed at this call's statements, and whether each fired."""
@@ -223,10 +230,17 @@ class Wire:
     def cut_mid_message(self) -> None:
         self._path.cut_mid_message()
 
+    def end_withholding(self) -> None:
+        """Let what is withheld arrive, or cut the connections where something of it is gone."""
+        self._path.clean()
+        self._clear()
+
     def clean(self) -> None:
         """Between races: no rule, no fault is left."""
         if self._network is not None:
             self._network.clean()
+        if self._gate is not None:
+            self._gate.reset()
         self._clear()
 
     def _clear(self) -> None:
