@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 from uuid import UUID
 
+from fencepost.harness.actors.base import ActorFailed
 from fencepost.harness.adapter import UNSPECIFIED, Capability, Claim, JobId, JobState, JobView, Json, Outcome
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.history import Call, CallStatus, Reply, StepKind
@@ -18,7 +19,7 @@ from fencepost.harness.race_faults import ParticipantPath, RaceServer, Seating, 
 from fencepost.harness.runner import Runner
 from fencepost.harness.sink import EFFECT, Sink
 from fencepost.harness.verdict import Fault
-from fencepost.harness.wire import StatementRule
+from fencepost.harness.wire import StatementRule, Wire
 
 DEFAULT_TTL_S = 60.0
 """Longer than any step's deadline: real time alone never expires a lease."""
@@ -325,6 +326,32 @@ class Participant:
         """SIGCONT: it goes on as if nothing had happened."""
         self._strike("cont")
 
+    def is_refused_a_connection(self, sqlstate: str) -> None:
+        """Its connections end, and the server answers its next one with this error; the one after that works."""
+
+        def refuse(wire: Wire) -> None:
+            wire.refuse_connections(sqlstate)
+            wire.cut("fin")
+
+        def strike() -> None:
+            wire = self._stage.wire(self.name)
+            if wire is None:
+                raise FencepostError(f"{self.name} is connected directly: seat it with path='gate'")
+            self._stage.strike_path(self.name, lambda: refuse(wire), ends=True, notice=True)
+            try:
+                self._stage.seat(self.name, self._seating)
+            except ActorFailed:
+                return
+            raise NotEstablished(f"{self.name} got a connection that was to be refused with {sqlstate}")
+
+        self._striker.strike(
+            "refuse_connections",
+            strike,
+            actor=self.name,
+            ends_connections_of=(self.name,),
+            detail={"sqlstate": sqlstate},
+        )
+
     def _strike(self, signal: str, *, ends_calls: bool = False) -> None:
         self._striker.strike(
             signal,
@@ -427,6 +454,19 @@ class Pending:
         return tuple(
             Result(self._race, f"item {number} of {self._name}", item)
             for number, item in enumerate(reply.items, start=1)
+        )
+
+    @property
+    def statements(self) -> int:
+        """How many SQL statements it has sent so far; only of an actor behind the gate."""
+        return max(
+            (
+                statement.number
+                for step in self._runner.steps
+                if step.call is self._call
+                for statement in step.statements
+            ),
+            default=0,
         )
 
     def claim(self, job: JobId | None = None) -> Claim:

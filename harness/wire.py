@@ -212,6 +212,11 @@ class Wire:
         self._path.cut(how)
         self._clear()
 
+    def refuse_connections(self, sqlstate: str) -> None:
+        """The next connection is answered with this error; then they are let through again."""
+        assert self._gate is not None
+        self._gate.refuse_connections(sqlstate)
+
     def lose_reply(self) -> None:
         self._path.lose_reply()
         self.withholds = Withholds.REPLIES
