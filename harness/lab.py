@@ -19,6 +19,7 @@ from fencepost.harness.control import Control
 from fencepost.harness.errors import UsageError
 from fencepost.harness.lease_time import ByClock, ByRewritingTheRow, ByWaiting, LeaseTime
 from fencepost.harness.loading import LoadedQueue
+from fencepost.harness.network.engines import check_engine, check_network
 from fencepost.harness.pinning import choose_core, pinned
 from fencepost.harness.postgres.binaries import PostgresBinaries, find_binaries
 from fencepost.harness.postgres.embedded import EmbeddedServers
@@ -38,13 +39,19 @@ class LabOptions:
     clock: str = "auto"  # the best of clock, expire, wait that can be had
     deadline_s: float = DEFAULT_DEADLINE_S  # of one step
     step: str = OPERATION  # operation, or statement: every SQL statement is a step of its own
-    network: str = "gate"  # what stands between an actor and the server where its path is harmed
+    network: str = "gate"  # gate or toxiproxy: what paths that are to be harmed lead through
+    toxiproxy: str | None = None  # the Toxiproxy server to start; None: the one that is found
 
     def __post_init__(self) -> None:
         if self.actors not in ACTOR_KINDS:
             raise UsageError(f"--actors {self.actors}: give one of {', '.join(ACTOR_KINDS)}.")
         if self.step not in STEP_SIZES:
             raise UsageError(f"--step {self.step}: give one of {', '.join(STEP_SIZES)}.")
+        check_engine(self.network)
+        if self.step != OPERATION and self.network != "gate":
+            raise UsageError(
+                f"--step {self.step} needs every statement to pass the gate: use it without --network {self.network}."
+            )
         if self.clock not in CLOCK_MODES:
             raise UsageError(f"--clock {self.clock}: give one of {', '.join(CLOCK_MODES)}.")
         if self.pg.partition(":")[0] != "embedded" or self.pg.endswith(":"):
@@ -56,6 +63,7 @@ class LabOptions:
         """Everything that can be known to be missing before a server is started. Raises UsageError."""
         self.binaries()
         self.preload()
+        check_network(self.network, self.toxiproxy)
 
     def binaries(self) -> PostgresBinaries:
         return find_binaries(self.pg.partition(":")[2] or None)
@@ -82,7 +90,7 @@ class Lab:
         self._benches: dict[str, Bench] = {}
         self._databases = 0
         self._pool = ProcessPool()
-        self._wires: Wiring | None = None
+        self._wiring = Wiring(options.network, options.toxiproxy)
 
     @property
     def server_version(self) -> str:
@@ -107,11 +115,6 @@ class Lab:
         strike()
         for bench in self._benches.values():
             bench.reconnect()
-
-    def _wiring(self) -> Wiring:
-        if self._wires is None:
-            self._wires = Wiring(self.options.network)
-        return self._wires
 
     def put_away(self, loaded: LoadedQueue) -> None:
         """Close a bench that is done with, so that many queues in one run do not pile up sessions."""
@@ -140,7 +143,7 @@ class Lab:
             make_lease_time=self._lease_time,
             server=self._servers.test,
             strike_server=self.strike_server,
-            open_wire=lambda actor, path: self._wiring().open(
+            open_wire=lambda actor, path: self._wiring.open(
                 f"{database}:{actor}", path, *self._servers.test.tcp_address
             ),
             surroundings=Surroundings(
@@ -176,8 +179,7 @@ class Lab:
             stack.callback(self._servers.close)
             stack.callback(self._control.close)
             stack.callback(self._pool.close)
-            if self._wires is not None:
-                stack.callback(self._wires.close)
+            stack.callback(self._wiring.close)
             for bench in self._benches.values():
                 stack.callback(bench.close)
         self._benches.clear()

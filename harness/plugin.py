@@ -23,6 +23,7 @@ from fencepost.harness.known import Baseline, read_known, what_failed
 from fencepost.harness.known_report import KnownReport, as_property
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
+from fencepost.harness.network.base import ENGINES
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.story import failure_text
 from fencepost.harness.trace.canonical import canonical_hash
@@ -41,7 +42,7 @@ USAGE_OUTPUT = "fencepost_usage_error"
 REPEAT_MARK = "#"
 """Between a scenario's name and the number of its run, with --repeat."""
 
-LAB_OPTIONS = ("pg", "actors", "clock", "step")
+LAB_OPTIONS = ("pg", "actors", "clock", "step", "network", "toxiproxy")
 """Options that say how a scenario is run: fields of LabOptions, and part of the command that replays it."""
 
 lab_key = pytest.StashKey["LabOfSession"]()
@@ -74,6 +75,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=OPERATION,
         metavar="|".join(STEP_SIZES),
         help="what one step is: a whole operation, or every SQL statement, seen at the gate (default: operation)",
+    )
+    group.addoption(
+        "--network",
+        default="gate",
+        metavar="|".join(ENGINES),
+        help="what the paths that are to be harmed lead through (default: gate)",
+    )
+    group.addoption(
+        "--toxiproxy", default=None, metavar="PATH", help="the Toxiproxy server (default: the one that is found)"
     )
     group.addoption(
         "--trace-dir",
@@ -163,7 +173,8 @@ class ScenarioItem(pytest.Item):
             pytest.xfail("known: " + "; ".join(f"{entry.invariant} ({entry.reason})" for entry in known))
 
     def _replay_command(self) -> str:
-        given = [f"--{name}={self.config.getoption(name)}" for name in ("queue", *LAB_OPTIONS)]
+        chosen = {name: self.config.getoption(name) for name in ("queue", *LAB_OPTIONS)}
+        given = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
         # A node id starts at pytest's root directory; the command is to be typed where this one was.
         _, _, inside = without_repeat(self.nodeid, self.config).partition("::")
         return shlex.join(["pytest", f"{os.path.relpath(self.path)}::{inside}", *given])

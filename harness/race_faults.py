@@ -179,6 +179,10 @@ class ParticipantPath:
         """A part of the next reply arrives, then the connection dies."""
         self._strike("cut_mid_message", lambda wire: wire.cut_mid_message())
 
+    def mend(self) -> None:
+        """The path is whole again; connections through which something was lost are gone."""
+        self._strike("mend", lambda wire: wire.end_withholding())
+
     def _strike(
         self,
         fault: str,

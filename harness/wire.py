@@ -95,9 +95,10 @@ class Parked:
 class Wire:
     """One actor's path. Opened once per actor and bench; the actor's connections come and go through it."""
 
-    def __init__(self, gate: GatePath | None, network: NetworkPath | None) -> None:
+    def __init__(self, path: NetworkPath, gate: GatePath | None) -> None:
+        """`gate`: the gate's side of the path, where it leads through the gate."""
+        self._path = path
         self._gate = gate
-        self._network = network
         self._rules: tuple[Rule, ...] = ()
         self._told: dict[int, str] = {}  # ordinal: the answer last put into a step
         self.withholds: Withholds | None = None
@@ -109,9 +110,7 @@ class Wire:
     @property
     def address(self) -> dict[str, str | int]:
         """Host and port, for a connection string."""
-        path = self._gate or self._network
-        assert path is not None
-        return {"host": path.host, "port": path.port}
+        return {"host": self._path.host, "port": self._path.port}
 
     # -- statements ---------------------------------------------------------------------------------------
 
@@ -186,11 +185,6 @@ class Wire:
 
     # -- harm ---------------------------------------------------------------------------------------------
 
-    @property
-    def _path(self) -> NetworkPath:
-        assert self._network is not None
-        return self._network
-
     def pause(self) -> None:
         self._path.pause()
         self.withholds = Withholds.EVERYTHING
@@ -242,8 +236,7 @@ class Wire:
 
     def clean(self) -> None:
         """Between races: no rule, no fault is left."""
-        if self._network is not None:
-            self._network.clean()
+        self._path.clean()
         if self._gate is not None:
             self._gate.reset()
         self._clear()

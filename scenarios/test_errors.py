@@ -32,21 +32,20 @@ def complete_fails_at_each_statement(race: Race, sqlstate: str) -> None:
 
 
 @scenario(
-    requires={FENCING, Capability.RETRY},
+    requires={FENCING, Capability.RETRY, Capability.DEAD_LETTER},
     witnesses=[was_refused("A", "fail"), was_accepted("A", "fail", times=3)],
     each=RETRIABLE,
     path="gate",
 )
 def fail_fails_at_each_statement(race: Race, sqlstate: str) -> None:
-    """Each statement of a fail fails once: the job is given back once, and no second attempt is spent."""
+    """Each statement of a fail on the last attempt fails once: the job is live, or it has ended as failed."""
     (a,) = race.workers("A")
     for number in range(1, _statements(race, a, "fail") + 1):
         job, lease = _leased(race, a)
-        if not _fails_at(a, "fail", lease, number, sqlstate):
-            race.expect(job, state="leased", ledger=0, token=lease.token, attempts=1, holder="A")
+        told = _fails_at(a, "fail", lease, number, sqlstate)
+        race.expect(job, state="failed" if told else "leased", ledger=0, token=lease.token, attempts=1)
         a.fail(lease).accepted()
-        race.expect(job, ledger=0, token=lease.token, attempts=1)
-        race.check(race.look(job).state != "leased", f"job {job} was given back and is still leased")
+        race.expect(job, state="failed", ledger=0, token=lease.token, attempts=1)
 
 
 @scenario(
@@ -116,7 +115,8 @@ def connection_limit_reached(race: Race) -> None:
 
 
 def _leased(race: Race, worker: Participant) -> tuple[JobId, Claim]:
-    job = race.enqueue()
+    # With one attempt: a job that waits for a second one would come due in real time, in some runs and not in others.
+    job = race.enqueue(max_attempts=1)
     return job, worker.claim(job, ttl_s=TTL_S)
 
 

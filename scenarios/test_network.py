@@ -169,6 +169,7 @@ def cut_in_the_middle_of_a_message(race: Race) -> None:
     a.path.cut_mid_message()
     completing.go_on().result().unknown()
     race.expect(job, state="succeeded", ledger=1, token=lease.token)
+    a.path.mend()
     a.complete(lease).accepted()
 
     race.expect(job, state="succeeded", ledger=1, token=lease.token)
