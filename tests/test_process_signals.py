@@ -268,6 +268,8 @@ def test_closing_the_pool_ends_the_stopped_too() -> None:
     pool.give_back(processes[0])
     for process in processes:
         process.stop()
+        process.dismiss()
+        eventually(lambda: not exists(process.pid), "a stopped one does not wait until it is asked twice")  # noqa: B023
     pool.close()
     assert not any(exists(process.pid) for process in processes)
 
