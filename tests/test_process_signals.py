@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fencepost.harness.actors.base import ActorFailed, ActorGone, ActorStopped, NotAProcess
-from fencepost.harness.actors.messages import Request
-from fencepost.harness.actors.process import ActorProcess, ProcessPool
+from fencepost.harness.actors.messages import Request, encode
+from fencepost.harness.actors.process import ActorProcess, ProcessActor, ProcessPool
 from fencepost.harness.actors.signals import thread_states
 from fencepost.harness.adapter import JobState, Outcome
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
 from fencepost.harness.verdict import Verdict
-from fencepost.tests import fix_scenarios
 from fencepost.tests.fix_actors import ANSWER_DEADLINE_S, TTL_S, Stage, actor_processes, stage_on
 from fencepost.tests.fix_commands import eventually, exists
-from fencepost.tests.fix_scenarios import only
+from fencepost.tests.fix_scenarios import installed
 
 OTHER_TTL_S = 2 * TTL_S
 
@@ -51,6 +53,13 @@ def stage(lab: Lab) -> Iterator[Stage]:
             actor.close()
             actor.abandon()
         assert actor_processes() == before, "who is gone takes nobody along and comes back from nothing"
+
+
+@pytest.fixture
+def pool() -> Iterator[ProcessPool]:
+    pool = ProcessPool()
+    yield pool
+    pool.close()
 
 
 def open_descriptors() -> int:
@@ -111,24 +120,25 @@ def test_a_killed_actor_says_no_more_and_another_takes_its_place(stage: Stage) -
 
 
 def test_what_it_said_before_it_died_still_counts(stage: Stage) -> None:
-    a, p = stage.process("A"), stage.open("P")
-    stage.ask(p, "enqueue", payload={})
+    a = stage.process("A")
+    assert stage.ask(a, "claim", ttl_s=TTL_S).accepted
+    passed = a.take_passed()
+    assert passed
+    said = [{"passed": name} for name in passed] + [{"reply": {"outcome": "accepted"}}]
+
     a.submit(Request("claim", {"ttl_s": TTL_S}))
-    assert a._process._poller.poll(ANSWER_DEADLINE_S * 1000)
-    eventually(lambda: stage.sessions("A")[0][-1] == "COMMIT", "the claim committed")
-    # Idle after its COMMIT it has only its journal left to write, and then its answer.
-    eventually(lambda: _waits_for_its_runner(a.pid), "the actor reads its stdin again")
-    a.kill()
-    reply = stage.answer(a)
-    assert reply.accepted
-    assert len(reply.claims) == 1
-    assert "after_claim" in a.take_passed()
-
-
-def _waits_for_its_runner(pid: int) -> bool:
-    return "pipe" in Path(f"/proc/{pid}/wchan").read_text() or (
-        Path(f"/proc/{pid}/syscall").read_text().split()[:2] == ["0", "0x0"]
+    eventually(
+        lambda: unread_bytes(a) == sum(len(encode(line)) for line in said), "it has said the same again"
     )
+    a.kill()
+    assert stage.answer(a).accepted
+    assert a.take_passed() == passed
+
+
+def unread_bytes(actor: ProcessActor) -> int:
+    count = array("i", [0])
+    fcntl.ioctl(actor._process._stdout_fd, termios.FIONREAD, count)
+    return count[0]
 
 
 def test_a_kill_closes_what_the_runner_held_of_it(stage: Stage) -> None:
@@ -245,8 +255,7 @@ def test_a_stopped_worker_sends_no_heartbeat_and_the_fence_refuses_the_late_one(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_pool_hands_out_nobody_who_is_dead_or_stopped(sent: signal.Signals) -> None:
-    pool = ProcessPool()
+def test_the_pool_hands_out_nobody_who_is_dead_or_stopped(pool: ProcessPool, sent: signal.Signals) -> None:
     unfit, spare = pool.take(), pool.take()
     pool.give_back(spare)
     pool.give_back(unfit)  # the last one in is the first one out
@@ -259,11 +268,9 @@ def test_the_pool_hands_out_nobody_who_is_dead_or_stopped(sent: signal.Signals) 
     eventually(lambda: not unfit_again.is_fit, f"{sent.name} taken")
     pool.give_back(unfit_again)
     assert not exists(unfit_again.pid), "nor does it take one back"
-    pool.close()
 
 
-def test_closing_the_pool_ends_the_stopped_too() -> None:
-    pool = ProcessPool()
+def test_closing_the_pool_ends_the_stopped_too(pool: ProcessPool) -> None:
     processes = [pool.take() for _ in range(2)]
     pool.give_back(processes[0])
     for process in processes:
@@ -274,39 +281,33 @@ def test_closing_the_pool_ends_the_stopped_too() -> None:
     assert not any(exists(process.pid) for process in processes)
 
 
-def test_a_process_that_ended_by_itself_can_be_neither_stopped_nor_continued() -> None:
-    pool = ProcessPool()
+def test_a_process_that_ended_by_itself_can_be_neither_stopped_nor_continued(pool: ProcessPool) -> None:
     process = pool.take()
     os.kill(process.pid, signal.SIGKILL)
     eventually(lambda: not exists(process.pid), "it is gone")
     for refused in (process.stop, process.cont):
         with pytest.raises(ActorFailed, match=rf"its process {process.pid} ended \(exit -9\)"):
             refused()
-    pool.close()
 
 
-def test_a_lab_with_killed_and_stopped_actors_closes() -> None:
+def test_a_bench_replaces_a_killed_actor_and_ends_a_stopped_one_after_its_race() -> None:
+    """And a lab closes with both still seated."""
+    before = actor_processes()
     with Lab(LabOptions(actors="process")) as lab:
         bench = lab.bench(load_queue("reference"))
-        killed, stopped = bench._seat("A", "A"), bench._seat("B", "B")
+        killed, stopped = bench.open_actor("A"), bench.open_actor("S")
+        bench._actors.update(A=killed, S=stopped)
         killed.kill()
         stopped.stop()
-        assert actor_processes()
-    assert not actor_processes()
-
-
-def test_a_bench_seats_a_new_actor_for_a_killed_one_and_ends_a_stopped_one_after_its_race(lab: Lab) -> None:
-    bench = lab.bench(load_queue("reference"))
-    killed = bench._seat("A", "A", kind="process")
-    killed.kill()
-    stopped = bench._seat("A", "A", kind="process")
-    assert stopped is not killed
-    stopped.stop()
-    assert bench._seat("A", "A", kind="process") is stopped, "within a race it stays who it is"
-    run = bench.run(only(fix_scenarios.only_b_works))
-    assert run.judgement.verdict is Verdict.PASS, run.judgement
-    assert stopped.is_gone
-    assert bench._seat("A", "A", kind="process") is not stopped
+        run = bench.run(installed("lease_race"))
+        assert run.judgement.verdict is Verdict.PASS, run.judgement
+        assert bench._actors["A"] is not killed
+        assert bench._actors["A"].seat == killed.seat, "nobody else sat there"
+        assert stopped.is_gone
+        bench._actors["A"].kill()
+        bench._actors["B"].stop()
+        assert actor_processes() > before
+    assert actor_processes() == before
 
 
 STOPS_ITS_ACTOR = """
