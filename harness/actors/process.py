@@ -202,17 +202,17 @@ class ProcessActor(Actor):
         super().__init__(seat)
         self._under_way = False
         self._gone = False
+        self._has_left = False  # then another actor may sit in its process
         self._stopped = (
             False  # by us: whether it is, the kernel says, but not at the cost of a look per request
         )
         self._heard: dict[str, Any] | None = None  # an answer that came when only checkpoints were asked for
         self._pool = pool
         self._process = pool.take(seat.clock_skew_s)
-        asked_s = time.time()
         try:
             opened = self._ask({"open": seat_to_json(seat)}, OPEN_DEADLINE_S, "open its worker")
             if "opened" in opened and seat.clock_skew_s:
-                self._check_skew(asked_s, opened)
+                self._check_skew(opened)
         except ActorFailed:
             pool.discard(self._process)
             raise
@@ -233,7 +233,7 @@ class ProcessActor(Actor):
 
     @property
     def is_stopped(self) -> bool:
-        return not self._gone and self._process.is_stopped
+        return not self._gone and not self._has_left and self._process.is_stopped
 
     def kill(self) -> None:
         self._require_there("kill")
@@ -259,6 +259,8 @@ class ProcessActor(Actor):
         self._stopped = False
 
     def _require_there(self, what: str) -> None:
+        if self._has_left:
+            raise ActorGone(f"{self.seat.actor} was closed: there is nobody left to {what}; seat a new one")
         if self._gone:
             raise ActorGone(f"{self.seat.actor} was killed: there is nobody left to {what}; seat a new one")
 
@@ -298,7 +300,7 @@ class ProcessActor(Actor):
         return super().take_passed()
 
     def close(self) -> None:
-        if self._gone:
+        if self._gone or self._has_left:
             return
         if self._stopped:
             # It cannot close anything, and let go on it would first do what it was stopped from doing.
@@ -307,29 +309,32 @@ class ProcessActor(Actor):
         try:
             closed = self._ask({"close": True}, CLOSE_DEADLINE_S, "close its worker")
         except ActorFailed:
+            self._gone = True
             self._pool.discard(self._process)
             raise
+        self._has_left = True
         self._pool.give_back(self._process)
         if "closed" not in closed:
             raise ActorFailed(f"{self.seat.actor}: {_told(closed)}")
 
     def abandon(self) -> None:
-        if self._gone:
+        if self._gone or self._has_left:
             return
         self._process.kill()
         self._gone = True
         self._pool.discard(self._process)
 
-    def _check_skew(self, asked_s: float, opened: dict[str, Any]) -> None:
-        """Its own reading lies between two of ours, off by its skew; else its clock is not what the race wants."""
+    def _check_skew(self, opened: dict[str, Any]) -> None:
+        """Both clocks of its process against both of ours: the time of day is off by the skew, and by no less."""
         wanted_s = self.seat.clock_skew_s
-        if not isinstance(opened.get("now_us"), int):
+        try:
+            theirs_us = int(opened["now_us"]) - int(opened["monotonic_us"])
+        except (LookupError, TypeError, ValueError):
             raise ActorFailed(
                 f"{self.seat.actor} was to have its clock off by {wanted_s:g} s and does not tell its time"
-            )
-        off_s = opened["now_us"] / 1e6 - asked_s
-        tolerance_s = min(SKEW_TOLERANCE_S, abs(wanted_s) / 2)
-        if not wanted_s - tolerance_s <= off_s <= wanted_s + (time.time() - asked_s) + tolerance_s:
+            ) from None
+        off_s = (theirs_us - (time.time_ns() - time.monotonic_ns()) // 1000) / 1e6
+        if abs(off_s - wanted_s) > min(SKEW_TOLERANCE_S, abs(wanted_s) / 2):
             raise ActorFailed(
                 f"{self.seat.actor} was to have its clock off by {wanted_s:g} s, it is off by {off_s:.3f} s: "
                 "its process does not read the clock it was given"
