@@ -357,7 +357,7 @@ def test_an_injected_error_in_a_pipeline_skips_the_rest(bench: GateBench) -> Non
             connection.execute("INSERT INTO kept VALUES ('two')")
             connection.execute("INSERT INTO kept VALUES ('three')")
         assert kept(bench) == []
-        assert [(record.sql[25:-2], record.answer) for record in bench.path.end_operation()] == [
+        assert [(record.sql[26:-2], record.answer) for record in bench.path.end_operation()] == [
             ("one", "INSERT 0 1"),
             ("two", "error 40001"),
             ("three", "skipped"),
@@ -501,6 +501,7 @@ def test_a_client_that_goes_while_parked_has_still_sent_it(bench: GateBench) -> 
 
 def test_a_crash_of_the_server_lets_nobody_go(servers: EmbeddedServers, gate: Gate) -> None:
     bench = GateBench(servers.test, gate, "unix")
+    bench.directly("TRUNCATE kept")
     for when, sql in (("before", "lost by the crash"), ("after", "kept by the crash")):
         connection = bench.connect(autocommit=True)
         bench.begin(f"/INSERT/: park {when}")
@@ -521,6 +522,25 @@ def test_a_crash_of_the_server_lets_nobody_go(servers: EmbeddedServers, gate: Ga
             answer.result(20)
     assert kept(bench) == ["kept by the crash"]
     bench.close()
+
+
+def test_a_backend_that_is_ended_lets_nobody_go(bench: GateBench) -> None:
+    connection = bench.connect(autocommit=True)
+    bench.begin("/INSERT/: park before")
+    answer = bench.in_background(lambda: insert(connection))
+    pid = bench.parked().pid
+    raw = socket.socket(fileno=os.dup(connection.fileno()))
+    assert bench.directly("SELECT pg_terminate_backend(%s, 20000)", pid) == [(True,)]
+    with bench.gate.borrowed():
+        while bench.gate.turn(0.2):  # all that the server had to say has come
+            pass
+    with pytest.raises(BlockingIOError):
+        raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    bench.path.release()
+    with pytest.raises(psycopg.errors.AdminShutdown):
+        answer.result(20)
+    assert kept(bench) == []
+    raw.close()
 
 
 def test_a_server_that_is_not_there(gate: Gate, tmp_path: Path) -> None:
