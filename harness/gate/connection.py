@@ -382,6 +382,12 @@ class GateConnection:
             if self._cuts_mid_message:
                 self._cut_mid_message(data)
                 return
+            if self._held is not None and self._conversation.expects_nothing:
+                # Unasked, so not its answer: that the connection ends. Who is parked does not hear of it yet.
+                for kind, body, _ in marks:
+                    self._conversation.answer(kind, body)
+                self._pass_on(ready, True)
+                return
             if not self._after:
                 for kind, body, _ in marks:
                     done = self._conversation.answer(kind, body)

@@ -46,6 +46,7 @@ class Outlet:
             sent = self._send(data)
             if sent == len(data):
                 return
+            self.is_full = True
             data = data[sent:]
         self._queue.append((time.monotonic() + self.delay_s if self.delay_s else 0.0, data))
         self.waiting += len(data)

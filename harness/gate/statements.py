@@ -224,6 +224,11 @@ class Conversation:
         return None
 
     @property
+    def expects_nothing(self) -> bool:
+        """Whether the server has answered everything: what it says now it says unasked."""
+        return not self._expected
+
+    @property
     def unanswered(self) -> list[Statement]:
         return [expected for expected in self._expected if isinstance(expected, Statement)]
 
@@ -263,7 +268,8 @@ class Conversation:
 
     def _failed(self, body: bytes) -> list[Statement]:
         self._copies_in = False
-        answer = f"error {framing.error_fields(body).get('C', '?????')}"
+        fields = framing.error_fields(body)
+        answer = f"error {fields.get('C', '?????')}"
         self._drop_flushes()
         first = self._expected[0] if self._expected else None
         if isinstance(first, Statement) and first.is_query:
@@ -282,7 +288,8 @@ class Conversation:
             if isinstance(passed_over, Statement):
                 passed_over.answer = SKIPPED
                 skipped.append(passed_over)
-        self._skips_until_sync = not self._expected and self.transaction != "?"
+        is_over = fields.get("V", fields.get("S")) in ("FATAL", "PANIC")
+        self._skips_until_sync = not self._expected and self.transaction != "?" and not is_over
         if isinstance(first, Statement):
             if ends_at_error:  # a Flush or another statement followed: nothing of it waits for the Sync
                 self._expected.appendleft(_FLUSHED)
