@@ -7,6 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -22,10 +23,12 @@ from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.invariants import applicable
 from fencepost.harness.lease_time import LeaseTime
 from fencepost.harness.loading import LoadedQueue
+from fencepost.harness.postgres.provider import ServerFault, ServerUnderTest
 from fencepost.harness.race import ExpectationFailed, Race
+from fencepost.harness.race_faults import Seating
 from fencepost.harness.runner import InvariantBroken, Runner
 from fencepost.harness.scenario import Variant
-from fencepost.harness.settling import DEFAULT_DEADLINE_S, Settler
+from fencepost.harness.settling import DEFAULT_DEADLINE_S, InFlight, Settler
 from fencepost.harness.trace.format import Trace
 from fencepost.harness.trace.record import (
     execution_to_json,
@@ -41,9 +44,15 @@ from fencepost.harness.verdict import (
     WitnessSeen,
     judge,
 )
-from fencepost.harness.watch import ServerWatch, actor_application_name
+from fencepost.harness.watch import ServerWatch, SessionFacts, actor_application_name
+from fencepost.harness.wire import Wire, Withholds
 
 MakeActor = Callable[[Seat], Actor]
+OpenWire = Callable[[str, str], Wire]
+"""A path for an actor of this name, through what the second argument says: the gate, or the network engine."""
+
+OPERATION, STATEMENT = "operation", "statement"
+STEP_SIZES = (OPERATION, STATEMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +74,8 @@ class Surroundings:
     provider: str
     server_version: str
     actor_kind: str
+    step: str = OPERATION
+    network: str = "gate"
 
 
 class AdapterBroke(FencepostError):
@@ -77,30 +88,43 @@ class Bench:
         loaded: LoadedQueue,
         *,
         dsn_for: Callable[[str], str],
+        tcp_dsn_for: Callable[[str], str],
         control: Control,
         control_dsn: str,
         make_actor: MakeActor,
         make_lease_time: Callable[[ServerWatch, Bench], LeaseTime],
-        restart_server: Callable[[], None],
+        server: ServerUnderTest,
+        strike_server: Callable[[Bench, Callable[[], None]], None],
+        open_wire: OpenWire,
         surroundings: Surroundings,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
         self.queue = loaded.queue
         self._loaded = loaded
         self._dsn_for = dsn_for
+        self._tcp_dsn_for = tcp_dsn_for
         # The adapter's own statements wait for a lock no longer than a step may take: whoever holds it is stuck.
         self._dsn = make_conninfo(
             dsn_for("fencepost-observer"), options=f"-c lock_timeout={round(deadline_s * 1000)}"
         )
         self._control_dsn = control_dsn
         self._make_actor = make_actor
-        self._restart_server = restart_server
+        self._server = server
+        self._strike_server = strike_server
+        self._open_wire = open_wire
+        self._wires: dict[tuple[str, str], Wire] = {}
+        self._wire_of: dict[str, Wire] = {}  # the wire an actor sits behind now
+        self._stale: set[str] = set()  # actors whose connections are gone, to be seated anew
+        self._runner: Runner | None = None  # of the run under way
+        self._deadline_s = deadline_s
         self._surroundings = surroundings
         self._loop: asyncio.Runner | None = None
         self._actors: dict[str, Actor] = {}
         self._watch = ServerWatch(dsn_for("fencepost-runner"))
         self._control = control
-        self._settler = Settler(self._control, self._watch.waits, self._watch.describe, deadline_s)
+        self._settler = Settler(
+            self._control, self._watch.waits, self._watch.describe, self._is_cut_off, deadline_s
+        )
         self.lease_time = make_lease_time(self._watch, self)
         self._install()
 
@@ -129,9 +153,17 @@ class Bench:
         """Call a method of the adapter; it may be `async def`."""
         return self._ask(method, *arguments)
 
-    def open_actor(self, name: str) -> Actor:
+    def open_actor(
+        self,
+        name: str,
+        *,
+        time_zone: str | None = None,
+        kind: str | None = None,
+        clock_skew_s: float = 0.0,
+    ) -> Actor:
         """An actor of the caller's own: to be closed, or abandoned, by the caller."""
-        return self._make_actor(self._seat_of(name, name))
+        seating = Seating(name, time_zone, kind=kind, clock_skew_s=clock_skew_s)
+        return self._make_actor(self._seat_of(name, seating))
 
     def end_backends(self, name: str) -> None:
         self._watch.end_backends([name])
@@ -145,6 +177,7 @@ class Bench:
 
     def _run(self, variant: Variant, *, control: bool = False, after: Run | None = None) -> Run:
         started = time.perf_counter()
+        self.lease_time.catch_up()
         self._reset()
         race_number = self._control.next_race()
         runner = Runner(
@@ -154,14 +187,17 @@ class Bench:
             observe=self._observe,
             invariants=applicable(self.capabilities),
             reports_checkpoints=Capability.CHECKPOINTS in self.capabilities,
+            orphan=lambda pids: self._watch.orphan(pids, self._deadline_s),
+            every_statement=self._surroundings.step == STATEMENT,
         )
+        self._runner = runner
         race = Race(
             runner,
-            self._seat,
+            self,
             self.lease_time,
             self.capabilities,
             variant.scenario.file,
-            restart_server=self._restart_server,
+            path=variant.scenario.path,
             control=control,
         )
         try:
@@ -211,7 +247,8 @@ class Bench:
         if runner.violations:
             return False
         try:
-            drain(runner, lambda: self._seat(DRAINER, DRAINER), self.lease_time, self.capabilities)
+            self._end_faults(runner)
+            drain(runner, lambda: self.seat(DRAINER, Seating(DRAINER)), self.lease_time, self.capabilities)
         except InvariantBroken:
             return False
         except UsageError:
@@ -286,6 +323,8 @@ class Bench:
                 "version": self._surroundings.server_version,
             },
             "actors": self._surroundings.actor_kind,
+            "network": self._surroundings.network if self._wire_of else "direct",
+            "step": self._surroundings.step,
             "clock": self.lease_time.how,
             "first_observation": observation_to_json(runner.first_observation),
         }
@@ -356,23 +395,144 @@ class Bench:
 
     # -- the actors ---------------------------------------------------------------------------------------
 
-    def _seat(self, name: str, worker_name: str, time_zone: str | None = None) -> Actor:
-        seat = self._seat_of(name, worker_name, time_zone)
+    def seat(self, name: str, seating: Seating) -> Actor:
+        """The actor of this name, warm where it sat like this before and its connections are good."""
+        seat = self._seat_of(name, seating)
         actor = self._actors.get(name)
-        if actor is not None and actor.seat == seat:
+        if actor is not None and (self._is_in_flight(name) or self._is_good(actor, seat)):
             return actor
-        self._close_actors([name] if actor is not None else [])
+        if actor is not None:
+            self._unseat(name)
         self._actors[name] = self._make_actor(seat)
         return self._actors[name]
 
-    def _seat_of(self, name: str, worker_name: str, time_zone: str | None = None) -> Seat:
+    def _is_good(self, actor: Actor, seat: Seat) -> bool:
+        return actor.seat == seat and not actor.is_gone and not self._is_stale(seat.actor)
+
+    def _is_in_flight(self, name: str) -> bool:
+        return self._runner is not None and any(flight.name == name for flight in self._runner.in_flight)
+
+    def _is_stale(self, name: str) -> bool:
+        return name in self._stale or (self._runner is not None and name in self._runner.lost_connection)
+
+    def _unseat(self, name: str) -> None:
+        """Closing a worker whose connection is gone may fail as its queue likes: nothing is lost with it."""
+        stale = self._is_stale(name)
+        self._stale.discard(name)
+        if self._runner is not None:
+            self._runner.lost_connection.discard(name)
+        try:
+            self._close_actors([name])
+        except ActorFailed:
+            if not stale:
+                raise
+
+    def _seat_of(self, name: str, seating: Seating) -> Seat:
         dsn = self._dsn_for(actor_application_name(name))
+        wire = self._choose_wire(name, seating.path)
+        if wire is not None:
+            dsn = make_conninfo(self._tcp_dsn_for(actor_application_name(name)), **wire.address)
+        if seating.time_zone is not None:
+            dsn = make_conninfo(dsn, options=f"-c TimeZone={seating.time_zone}")
         return Seat(
             actor=name,
-            worker_name=worker_name,
+            worker_name=seating.worker_name,
             queue_path=self._loaded.path,
-            dsn=dsn if time_zone is None else make_conninfo(dsn, options=f"-c TimeZone={time_zone}"),
+            dsn=dsn,
             control_dsn=self._control_dsn,
+            kind=seating.kind,
+            clock_skew_s=seating.clock_skew_s,
+        )
+
+    # -- paths --------------------------------------------------------------------------------------------
+
+    def wire(self, name: str) -> Wire | None:
+        return self._wire_of.get(name)
+
+    def _choose_wire(self, name: str, path: str) -> Wire | None:
+        if self._surroundings.step == STATEMENT and path == "direct":
+            path = "gate"
+        if path == "direct":
+            self._wire_of.pop(name, None)
+            return None
+        if (name, path) not in self._wires:
+            self._wires[name, path] = self._open_wire(name, path)
+        self._wire_of[name] = self._wires[name, path]
+        return self._wire_of[name]
+
+    def _is_cut_off(self, flight: InFlight) -> bool:
+        """Its path withholds what is sent, and no backend of its is at work on what had passed before."""
+        wire = flight.wire
+        if wire is None or not wire.withholds:
+            return False
+        sessions = self._watch.sessions(flight.name)
+        if not all(session.waits_for_its_client for session in sessions):
+            return False
+        if wire.withholds is Withholds.REPLIES:
+            return _last_query_us(sessions) != wire.last_query_us
+        # With a barrier ahead it may still be on its way there, and an engine cannot tell.
+        return not flight.holds
+
+    # -- faults -------------------------------------------------------------------------------------------
+
+    def strike_server(self, fault: ServerFault, actor: str | None, *, notice: bool) -> None:
+        if fault is ServerFault.TERMINATE_BACKEND:
+            self._end_sessions(actor or "", self._server.terminate_backend)
+            self._stale |= {actor or ""} if notice else set()
+            return
+        if fault is ServerFault.KILL_BACKEND:
+            sessions = self._watch.sessions(actor or "")
+            if not sessions:
+                raise FencepostError(f"{actor} has no backend that could be killed")
+            self._strike_server(self, lambda: self._server.kill_backend(sessions[0].pid))
+        else:
+            self._strike_server(self, getattr(self._server, fault.value))
+        self._close_queue()
+        self._stale |= self._actors.keys() if notice else set()
+
+    def _end_sessions(self, actor: str, end: Callable[[int], None]) -> None:
+        sessions = self._watch.sessions(actor)
+        if not sessions:
+            raise FencepostError(f"{actor} has no backend that could be ended")
+        for session in sessions:
+            end(session.pid)
+        self._watch.orphan([session.pid for session in sessions], self._deadline_s)
+
+    def strike_path(self, actor: str, strike: Callable[[], None], *, ends: bool, notice: bool) -> None:
+        """`ends`: the server's side of the actor's connections ends with it."""
+        wire = self._wire_of[actor]
+        sessions = self._watch.sessions(actor)
+        wire.last_query_us = _last_query_us(sessions)
+        strike()
+        if ends:
+            self._watch.orphan([session.pid for session in sessions], self._deadline_s)
+            if notice:
+                self._stale.add(actor)
+
+    def strike_process(self, actor: str, signal: str) -> None:
+        sessions = self._watch.sessions(actor)
+        getattr(self._actors[actor], signal)()
+        if signal == "kill":
+            self._watch.orphan([session.pid for session in sessions], self._deadline_s)
+            self._stale.add(actor)
+
+    def _end_faults(self, runner: Runner) -> None:
+        """Before a run is brought to its end: who is stopped goes on, what is withheld passes or is cut."""
+        for name, actor in sorted(self._actors.items()):
+            if actor.is_stopped:
+                runner.fault("cont", partial(self.strike_process, name, "cont"), None, actor=name)
+        for name, wire in sorted(self._wire_of.items()):
+            if wire.withholds is not None:
+                self._end_withholding(runner, name, wire)
+
+    def _end_withholding(self, runner: Runner, name: str, wire: Wire) -> None:
+        ends = wire.has_lost
+        runner.fault(
+            "cut" if ends else "resume",
+            partial(self.strike_path, name, wire.end_withholding, ends=ends, notice=True),
+            None,
+            actor=name,
+            ends_connections_of=(name,) if ends else (),
         )
 
     def disconnect(self) -> None:
@@ -396,12 +556,16 @@ class Bench:
         Returns what went wrong on the way.
         """
         stuck = [flight.name for flight in runner.in_flight]
+        stuck += [name for name, actor in self._actors.items() if actor.is_stopped and name not in stuck]
         if stuck:
             self._watch.end_backends(stuck)
         if runner.holds():
             self._control.open_all_barriers()
         for name in stuck:
             self._actors.pop(name).abandon()
+        self._stale |= runner.lost_connection
+        for wire in self._wires.values():
+            wire.clean()
         if Capability.WARM_WORKERS in self.queue.capabilities:
             return []
         return self._close_all_actors()
@@ -427,6 +591,10 @@ class Bench:
             self._loop.close()
         if failures:
             raise FencepostError("; ".join(failures))
+
+
+def _last_query_us(sessions: Iterable[SessionFacts]) -> int | None:
+    return max((session.query_start_us or 0 for session in sessions), default=None)
 
 
 def _class_to_json(facts: RunFacts) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -11,19 +12,21 @@ from fencepost.harness.actors.messages import Seat
 from fencepost.harness.actors.process import ProcessActor, ProcessPool
 from fencepost.harness.actors.thread import ThreadActor
 from fencepost.harness.adapter import Capability
-from fencepost.harness.bench import Bench, Run, Surroundings
+from fencepost.harness.bench import OPERATION, STEP_SIZES, Bench, Run, Surroundings
 from fencepost.harness.clock.preload import ClockPreload, find_preload, require_preload
 from fencepost.harness.clock.server_clock import ServerClock
 from fencepost.harness.control import Control
 from fencepost.harness.errors import UsageError
 from fencepost.harness.lease_time import ByClock, ByRewritingTheRow, ByWaiting, LeaseTime
 from fencepost.harness.loading import LoadedQueue
+from fencepost.harness.network.engines import check_engine, check_network
 from fencepost.harness.pinning import choose_core, pinned
 from fencepost.harness.postgres.binaries import PostgresBinaries, find_binaries
 from fencepost.harness.postgres.embedded import EmbeddedServers
 from fencepost.harness.scenario import Variant
 from fencepost.harness.settling import DEFAULT_DEADLINE_S
 from fencepost.harness.watch import ServerWatch
+from fencepost.harness.wiring import Wiring
 
 ACTOR_KINDS = ("thread", "process")
 CLOCK_MODES = ("auto", "clock", "expire", "wait")
@@ -35,10 +38,20 @@ class LabOptions:
     actors: str = "thread"
     clock: str = "auto"  # the best of clock, expire, wait that can be had
     deadline_s: float = DEFAULT_DEADLINE_S  # of one step
+    step: str = OPERATION  # operation, or statement: every SQL statement is a step of its own
+    network: str = "gate"  # gate or toxiproxy: what paths that are to be harmed lead through
+    toxiproxy: str | None = None  # the Toxiproxy server to start; None: the one that is found
 
     def __post_init__(self) -> None:
         if self.actors not in ACTOR_KINDS:
             raise UsageError(f"--actors {self.actors}: give one of {', '.join(ACTOR_KINDS)}.")
+        if self.step not in STEP_SIZES:
+            raise UsageError(f"--step {self.step}: give one of {', '.join(STEP_SIZES)}.")
+        check_engine(self.network)
+        if self.step != OPERATION and self.network != "gate":
+            raise UsageError(
+                f"--step {self.step} needs every statement to pass the gate: use it without --network {self.network}."
+            )
         if self.clock not in CLOCK_MODES:
             raise UsageError(f"--clock {self.clock}: give one of {', '.join(CLOCK_MODES)}.")
         if self.pg.partition(":")[0] != "embedded" or self.pg.endswith(":"):
@@ -50,6 +63,7 @@ class LabOptions:
         """Everything that can be known to be missing before a server is started. Raises UsageError."""
         self.binaries()
         self.preload()
+        check_network(self.network, self.toxiproxy)
 
     def binaries(self) -> PostgresBinaries:
         return find_binaries(self.pg.partition(":")[2] or None)
@@ -76,6 +90,7 @@ class Lab:
         self._benches: dict[str, Bench] = {}
         self._databases = 0
         self._pool = ProcessPool()
+        self._wiring = Wiring(options.network, options.toxiproxy)
 
     @property
     def server_version(self) -> str:
@@ -92,11 +107,12 @@ class Lab:
         with pinned(self.core):
             return self.bench(loaded).run(variant)
 
-    def restart_server(self) -> None:
-        """An immediate stop and a new start of the server under test: it recovers as after a crash."""
+    def strike_server(self, struck: Bench, strike: Callable[[], None]) -> None:
+        """Let a fault hit the server under test. Benches that do not run now leave it before and return after."""
         for bench in self._benches.values():
-            bench.disconnect()
-        self._servers.test.restart()
+            if bench is not struck:
+                bench.disconnect()
+        strike()
         for bench in self._benches.values():
             bench.reconnect()
 
@@ -112,19 +128,31 @@ class Lab:
         self._servers.test.create_database(database)
 
         def make_actor(seat: Seat) -> Actor:
-            if self.options.actors == "process":
+            kind = seat.kind or ("process" if seat.clock_skew_s else self.options.actors)
+            if kind == "process":
                 return ProcessActor(self._pool, seat)
             return ThreadActor(loaded.queue, seat)
 
         return Bench(
             loaded,
             dsn_for=lambda name: self._servers.test.dsn(database, application_name=name),
+            tcp_dsn_for=lambda name: self._servers.test.tcp_dsn(database, application_name=name),
             control=self._control,
             control_dsn=self._servers.control.dsn(),
             make_actor=make_actor,
             make_lease_time=self._lease_time,
-            restart_server=self.restart_server,
-            surroundings=Surroundings("embedded", self.server_version, self.options.actors),
+            server=self._servers.test,
+            strike_server=self.strike_server,
+            open_wire=lambda actor, path: self._wiring.open(
+                f"{database}:{actor}", path, *self._servers.test.tcp_address
+            ),
+            surroundings=Surroundings(
+                self._servers.test.provider,
+                self.server_version,
+                self.options.actors,
+                step=self.options.step,
+                network=self.options.network,
+            ),
             deadline_s=self.options.deadline_s,
         )
 
@@ -151,6 +179,7 @@ class Lab:
             stack.callback(self._servers.close)
             stack.callback(self._control.close)
             stack.callback(self._pool.close)
+            stack.callback(self._wiring.close)
             for bench in self._benches.values():
                 stack.callback(bench.close)
         self._benches.clear()

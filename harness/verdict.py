@@ -36,6 +36,7 @@ class Fault:
 
     name: str
     fired: bool
+    note: str = ""  # what helps to see why it did not fire
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,9 @@ def missing_evidence(facts: RunFacts, *, cut_short: bool) -> tuple[str, ...]:
         if not hold.reached
     )
     missing.extend(
-        f"the fault {fault.name} was armed and never fired" for fault in facts.faults if not fault.fired
+        f"the fault {fault.name} was armed and never fired" + (f" ({fault.note})" if fault.note else "")
+        for fault in facts.faults
+        if not fault.fired
     )
     if not facts.witnesses:
         missing.append("the scenario declares nothing that would prove its race happened")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fencepost.harness.adapter import TERMINAL_STATES, JobState, Observation
+from fencepost.harness.adapter import TERMINAL_STATES, JobState, Observation, Outcome
 from fencepost.harness.history import CallStatus, Execution, Step, StepKind
 from fencepost.harness.sink import EFFECT
 
@@ -155,6 +155,44 @@ def was_held(actor: str, operation: str, checkpoint: str | None = None) -> Witne
         )
 
     return Witness(f"{actor}'s {operation} was held at {checkpoint or 'a checkpoint'}", seen)
+
+
+def was_cut_off(actor: str, operation: str) -> Witness:
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        return any(
+            step.actor == actor
+            and step.call is not None
+            and step.call.operation == operation
+            and step.status is CallStatus.CUT_OFF
+            for step in steps
+        )
+
+    return Witness(f"{actor}'s {operation} waited for a path that let nothing through", seen)
+
+
+def answer_lost(actor: str, operation: str) -> Witness:
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        return any(
+            step.actor == actor
+            and step.call is not None
+            and step.call.operation == operation
+            and step.reply is not None
+            and step.reply.outcome is Outcome.UNKNOWN
+            for step in steps
+        )
+
+    return Witness(f"the answer to {actor}'s {operation} was lost", seen)
+
+
+def struck(*faults: str, times: int = 1) -> Witness:
+    """One of these faults, or any."""
+
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        strikes = [s for s in steps if s.kind is StepKind.FAULT and (not faults or s.fault in faults)]
+        return len(strikes) >= times
+
+    named = " or ".join(faults) or "a fault"
+    return Witness(f"{named} struck" + (f" {times} times" if times > 1 else ""), seen)
 
 
 def was_refused(actor: str, operation: str, reason: str | None = None) -> Witness:

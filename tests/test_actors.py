@@ -381,7 +381,7 @@ class ScriptedProcess:
     def __init__(self, *said: dict[str, Any]) -> None:
         self.said = [{"opened": True}, *said]
 
-    def take(self) -> ScriptedProcess:
+    def take(self, clock_skew_s: float) -> ScriptedProcess:
         return self
 
     def send(self, message: dict[str, Any]) -> None:
