@@ -429,6 +429,11 @@ def test_a_closed_network_leaves_no_thread_no_port_and_no_connection(
         opened.path("D", "127.0.0.1", server.port)
 
 
+def test_a_toxiproxy_that_would_not_be_used_is_refused() -> None:
+    with pytest.raises(UsageError, match="--toxiproxy /some/where has no use without --network toxiproxy"):
+        check_network("gate", "/some/where")
+
+
 def test_an_unknown_engine_is_named_with_the_choices() -> None:
     for ask in (check_network, open_network):
         with pytest.raises(UsageError, match="--network carrier-pigeon: give one of gate, toxiproxy"):
