@@ -11,6 +11,8 @@ from rich.console import Console
 
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE
+from fencepost.harness.network.base import ENGINES
+from fencepost.harness.network.engines import check_network
 from fencepost.harness.verdict import Verdict
 
 EXIT_PASS = 0
@@ -45,6 +47,18 @@ def add_lab_options(parser: argparse.ArgumentParser) -> None:
         metavar="|".join(CLOCK_MODES),
         help="how leases are made to expire (default: the best that can be had)",
     )
+    parser.add_argument(
+        "--network",
+        default="gate",
+        metavar="|".join(ENGINES),
+        help="what the paths that are to be harmed lead through (default: gate)",
+    )
+    parser.add_argument(
+        "--toxiproxy",
+        default=None,
+        metavar="PATH",
+        help="the Toxiproxy server (default: the one that is found)",
+    )
 
 
 def add_queue_option(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +77,15 @@ def add_trace_option(parser: argparse.ArgumentParser) -> None:
 
 
 def lab_options(arguments: argparse.Namespace) -> LabOptions:
-    return LabOptions(pg=arguments.pg, actors=arguments.actors, clock=arguments.clock)
+    options = LabOptions(
+        pg=arguments.pg,
+        actors=arguments.actors,
+        clock=arguments.clock,
+        network=arguments.network,
+        toxiproxy=arguments.toxiproxy,
+    )
+    check_network(options.network, options.toxiproxy)
+    return options
 
 
 def exit_code(verdicts: Iterable[Verdict]) -> int:

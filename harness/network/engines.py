@@ -16,6 +16,10 @@ def check_engine(engine: str) -> None:
 def check_network(engine: str, toxiproxy: str | None = None) -> None:
     """Everything that can be known to be missing before anything is started. Raises UsageError."""
     check_engine(engine)
+    if toxiproxy is not None and engine != "toxiproxy":
+        raise UsageError(
+            f"--toxiproxy {toxiproxy} has no use without --network toxiproxy: give both or none."
+        )
     if engine == "toxiproxy":
         find_binary(toxiproxy)
         _require_library()

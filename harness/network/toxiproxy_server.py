@@ -23,6 +23,7 @@ from fencepost.harness.postgres.settings import LOOPBACK
 
 START_DEADLINE_S = 30.0
 _POLL_S = 0.005
+_ASK_DEADLINE_S = 1.0  # while starting: somebody else on its port may take the connection and never answer
 _PORT_ATTEMPTS = 5
 _PORT_TAKEN = "address already in use"
 _NAME = "toxiproxy"
@@ -130,7 +131,7 @@ class ToxiproxyServer:
                     f"the end of its log: {self.log_tail() or 'it wrote nothing'}"
                 )
             try:
-                api = self.api()
+                api = self.api(_ASK_DEADLINE_S)
                 if mark in api.proxies():
                     require_known_version(api.version(), f"the server on port {self.port}")
                     api.delete_proxy(mark)
