@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fencepost-setup
 # A machine without a C compiler gets one from PyPI: it builds the clock preload, once.
-EXTRAS := dev,adapters,toxiproxy$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
+EXTRAS := dev,adapters,toxiproxy,docker$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
 .PHONY: setup lease-race lease-race-log test toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
@@ -54,7 +54,7 @@ bench: $(STAMP)
 # Writes constraints.txt anew from the newest releases pyproject.toml allows.
 lock: pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,toxiproxy,compiler]'
+	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,toxiproxy,docker,compiler]'
 	{ echo "# Exact versions of a set-up, written by 'make lock'."; build/lock/bin/pip freeze --exclude fencepost; } > constraints.txt
 
 clean:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE
+from fencepost.harness.postgres.choice import PROVIDER_HELP
 from fencepost.harness.verdict import Verdict
 
 EXIT_PASS = 0
@@ -35,9 +36,7 @@ def console_for_text() -> Console:
 
 
 def add_lab_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--pg", default="embedded", metavar="PROVIDER", help="embedded, embedded:MAJOR or embedded:BINDIR"
-    )
+    parser.add_argument("--pg", default="embedded", metavar="PROVIDER", help=PROVIDER_HELP)
     parser.add_argument("--actors", default="thread", metavar="|".join(ACTOR_KINDS), help="default: thread")
     parser.add_argument(
         "--clock",
