@@ -8,7 +8,7 @@ STAMP := $(VENV)/.fencepost-setup
 EXTRAS := dev,adapters,toxiproxy,docker$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
-.PHONY: setup lease-race lease-race-log test toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
+.PHONY: setup lease-race lease-race-log test test-docker toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,12 @@ lease-race-log: $(STAMP)
 
 test: $(STAMP) lint typecheck toxiproxy-if-possible
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# On containers: what each crash does there, and the families in which the server or the network fails. Needs a Docker
+# engine, or root and dockerd; images that cannot be pulled are imported from local files.
+test-docker: $(STAMP)
+	$(BIN)/python tests/docker/run.py tests/test_container_server.py
+	$(BIN)/python tests/docker/run.py scenarios -k "restart or network" --pg docker --network toxiproxy
 
 # Finds the Toxiproxy server, or builds it with Go into the user's cache.
 toxiproxy: $(STAMP)
@@ -50,6 +56,7 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/reference_queue.py
+	$(BIN)/python benchmarks/restart.py
 
 # Writes constraints.txt anew from the newest releases pyproject.toml allows.
 lock: pyproject.toml
