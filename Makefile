@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fencepost-setup
 # A machine without a C compiler gets one from PyPI: it builds the clock preload, once.
-EXTRAS := dev,adapters,toxiproxy$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
+EXTRAS := dev,adapters,toxiproxy,docker$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
-.PHONY: setup lease-race lease-race-log test toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
+.PHONY: setup lease-race lease-race-log test test-docker toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,12 @@ lease-race-log: $(STAMP)
 
 test: $(STAMP) lint typecheck toxiproxy-if-possible
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# On containers: what each crash does there, and the families in which the server or the network fails. Needs a Docker
+# engine, or root and dockerd; images that cannot be pulled are imported from local files.
+test-docker: $(STAMP)
+	$(BIN)/python tests/docker/run.py tests/test_container_server.py
+	$(BIN)/python tests/docker/run.py scenarios -k "restart or network" --pg docker --network toxiproxy
 
 # Finds the Toxiproxy server, or builds it with Go into the user's cache.
 toxiproxy: $(STAMP)
@@ -50,11 +56,12 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/reference_queue.py
+	$(BIN)/python benchmarks/restart.py
 
 # Writes constraints.txt anew from the newest releases pyproject.toml allows.
 lock: pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,toxiproxy,compiler]'
+	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,toxiproxy,docker,compiler]'
 	{ echo "# Exact versions of a set-up, written by 'make lock'."; build/lock/bin/pip freeze --exclude fencepost; } > constraints.txt
 
 clean:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from fencepost.harness.actors.base import Actor
@@ -21,8 +21,8 @@ from fencepost.harness.lease_time import ByClock, ByRewritingTheRow, ByWaiting, 
 from fencepost.harness.loading import LoadedQueue
 from fencepost.harness.network.engines import check_engine, check_network
 from fencepost.harness.pinning import choose_core, pinned
-from fencepost.harness.postgres.binaries import PostgresBinaries, find_binaries
-from fencepost.harness.postgres.embedded import EmbeddedServers
+from fencepost.harness.postgres.choice import ProviderChoice, ServersOfRun
+from fencepost.harness.postgres.provider import ServerUnderTest
 from fencepost.harness.scenario import Variant
 from fencepost.harness.settling import DEFAULT_DEADLINE_S
 from fencepost.harness.watch import ServerWatch
@@ -34,7 +34,9 @@ CLOCK_MODES = ("auto", "clock", "expire", "wait")
 
 @dataclass(frozen=True, slots=True)
 class LabOptions:
-    pg: str = "embedded"  # embedded, embedded:MAJOR or embedded:BINDIR
+    pg: str = field(
+        default="embedded", repr=False
+    )  # postgres/choice.py; a connection string may hold a password
     actors: str = "thread"
     clock: str = "auto"  # the best of clock, expire, wait that can be had
     deadline_s: float = DEFAULT_DEADLINE_S  # of one step
@@ -54,19 +56,20 @@ class LabOptions:
             )
         if self.clock not in CLOCK_MODES:
             raise UsageError(f"--clock {self.clock}: give one of {', '.join(CLOCK_MODES)}.")
-        if self.pg.partition(":")[0] != "embedded" or self.pg.endswith(":"):
+        provider = self.provider()
+        if self.clock == "clock" and not provider.moves_its_clock:
             raise UsageError(
-                f"--pg {self.pg}: give embedded, embedded:MAJOR (as embedded:16) or embedded:BINDIR."
+                f"--clock clock: the clock of a server by --pg {provider.name} cannot be moved; use --clock auto."
             )
 
     def check(self) -> None:
         """Everything that can be known to be missing before a server is started. Raises UsageError."""
-        self.binaries()
+        self.provider().check()
         self.preload()
         check_network(self.network, self.toxiproxy)
 
-    def binaries(self) -> PostgresBinaries:
-        return find_binaries(self.pg.partition(":")[2] or None)
+    def provider(self) -> ProviderChoice:
+        return ProviderChoice(self.pg)
 
     def preload(self) -> ClockPreload | None:
         match self.clock:
@@ -83,14 +86,17 @@ class Lab:
         self.options = options
         self.core = choose_core()
         self._preload = options.preload()
-        self._servers = EmbeddedServers.start(
-            binaries=options.binaries(), preload=self._preload, core=self.core
-        )
+        self._servers: ServersOfRun = options.provider().start(preload=self._preload, core=self.core)
         self._control = Control(self._servers.control.dsn())
         self._benches: dict[str, Bench] = {}
         self._databases = 0
+        self._database_of: dict[str, str] = {}
         self._pool = ProcessPool()
         self._wiring = Wiring(options.network, options.toxiproxy)
+
+    @property
+    def server(self) -> ServerUnderTest:
+        return self._servers.test
 
     @property
     def server_version(self) -> str:
@@ -99,8 +105,8 @@ class Lab:
     def bench(self, loaded: LoadedQueue) -> Bench:
         """The bench of this queue, set up at its first use."""
         if loaded.path not in self._benches:
-            with pinned(self.core):
-                self._benches[loaded.path] = self._set_up(loaded)
+            with pinned(self.core), self._database_for(loaded) as database:
+                self._benches[loaded.path] = self._set_up(loaded, database)
         return self._benches[loaded.path]
 
     def run(self, loaded: LoadedQueue, variant: Variant) -> Run:
@@ -121,12 +127,22 @@ class Lab:
         bench = self._benches.pop(loaded.path, None)
         if bench is not None:
             bench.close()
+            self.server.drop_database(self._database_of.pop(loaded.path))
 
-    def _set_up(self, loaded: LoadedQueue) -> Bench:
+    @contextlib.contextmanager
+    def _database_for(self, loaded: LoadedQueue) -> Iterator[str]:
+        """A new database, dropped again if the bench cannot be set up in it."""
         self._databases += 1
         database = f"bench_{self._databases}"
-        self._servers.test.create_database(database)
+        self.server.create_database(database)
+        try:
+            yield database
+        except BaseException:
+            self.server.drop_database(database)
+            raise
+        self._database_of[loaded.path] = database
 
+    def _set_up(self, loaded: LoadedQueue, database: str) -> Bench:
         def make_actor(seat: Seat) -> Actor:
             kind = seat.kind or ("process" if seat.clock_skew_s else self.options.actors)
             if kind == "process":

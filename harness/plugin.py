@@ -24,6 +24,8 @@ from fencepost.harness.known_report import KnownReport, as_property
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
 from fencepost.harness.network.base import ENGINES
+from fencepost.harness.postgres.choice import PROVIDER_HELP
+from fencepost.harness.postgres.connection_string import without_password
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.story import failure_text
 from fencepost.harness.trace.canonical import canonical_hash
@@ -61,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--pg",
         default="embedded",
         metavar="PROVIDER",
-        help="embedded, embedded:MAJOR or embedded:BINDIR (default: embedded)",
+        help=PROVIDER_HELP,
     )
     group.addoption("--actors", default="thread", metavar="|".join(ACTOR_KINDS), help="default: thread")
     group.addoption(
@@ -174,7 +176,7 @@ class ScenarioItem(pytest.Item):
 
     def _replay_command(self) -> str:
         chosen = {name: self.config.getoption(name) for name in ("queue", *LAB_OPTIONS)}
-        given = [f"--{name}={value}" for name, value in chosen.items() if value is not None]
+        given = [f"--{name}={without_password(str(value))}" for name, value in chosen.items() if value is not None]
         # A node id starts at pytest's root directory; the command is to be typed where this one was.
         _, _, inside = without_repeat(self.nodeid, self.config).partition("::")
         return shlex.join(["pytest", f"{os.path.relpath(self.path)}::{inside}", *given])

@@ -19,6 +19,7 @@ from fencepost.harness.runner import Runner
 from fencepost.harness.verdict import Fault
 from fencepost.harness.wire import Wire
 
+
 @dataclass(frozen=True, slots=True)
 class Seating:
     """How a participant sits: what its scenario asks for beside its name."""

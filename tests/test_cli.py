@@ -284,7 +284,7 @@ def complain(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("twins --actors fiber", r"--actors fiber: give one of thread, process\."),
         (
             "race --pg oracle",
-            r"--pg oracle: give embedded, embedded:MAJOR \(as embedded:16\) or embedded:BINDIR\.",
+            r"--pg oracle: give embedded, embedded:MAJOR \(as embedded:16\) or embedded:BINDIR, docker or .*\.",
         ),
         ("race --pg embedded:", r"--pg embedded:: give embedded, embedded:MAJOR"),
         (

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fencepost.harness.bench import OPERATION, STEP_SIZES
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE
 from fencepost.harness.network.base import ENGINES
 from fencepost.harness.network.engines import check_network
+from fencepost.harness.postgres.choice import PROVIDER_HELP
 from fencepost.harness.verdict import Verdict
 
 EXIT_PASS = 0
@@ -37,15 +39,19 @@ def console_for_text() -> Console:
 
 
 def add_lab_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--pg", default="embedded", metavar="PROVIDER", help="embedded, embedded:MAJOR or embedded:BINDIR"
-    )
+    parser.add_argument("--pg", default="embedded", metavar="PROVIDER", help=PROVIDER_HELP)
     parser.add_argument("--actors", default="thread", metavar="|".join(ACTOR_KINDS), help="default: thread")
     parser.add_argument(
         "--clock",
         default="auto",
         metavar="|".join(CLOCK_MODES),
         help="how leases are made to expire (default: the best that can be had)",
+    )
+    parser.add_argument(
+        "--step",
+        default=OPERATION,
+        metavar="|".join(STEP_SIZES),
+        help="what one step is: a whole operation, or every SQL statement (default: operation)",
     )
     parser.add_argument(
         "--network",
@@ -81,6 +87,7 @@ def lab_options(arguments: argparse.Namespace) -> LabOptions:
         pg=arguments.pg,
         actors=arguments.actors,
         clock=arguments.clock,
+        step=arguments.step,
         network=arguments.network,
         toxiproxy=arguments.toxiproxy,
     )

@@ -16,6 +16,7 @@ from fencepost.harness.postgres.embedded_server import EmbeddedServer
 from fencepost.harness.postgres.patience import connect_patiently, refuses_for_now
 from fencepost.harness.postgres.provider import (
     FAULT_DEADLINE_S,
+    CannotInject,
     FaultDidNotHappen,
     ServerFault,
     require_stop,
@@ -56,6 +57,9 @@ class CrashableServer(EmbeddedServer):
     @property
     def tcp_address(self) -> tuple[str, int]:
         return LOOPBACK, self.port
+
+    def refusal(self, fault: ServerFault) -> CannotInject | None:
+        return None
 
     # -- the whole server ---------------------------------------------------------------------------------
 

@@ -67,6 +67,9 @@ class ServerUnderTest(Protocol):
     @property
     def can(self) -> frozenset[ServerFault]: ...
 
+    def refusal(self, fault: ServerFault) -> CannotInject | None:
+        """Why this fault cannot be had here; None for those in `can`."""
+
     @property
     def clock_offset(self) -> OffsetFile | None:
         """Where its clock is moved; None where it cannot be."""
