@@ -411,6 +411,10 @@ class Result:
         self._race.check(self.reply.accepted, f"{self._name} should be accepted, it was {_why(self.reply)}")
         return self
 
+    def claims(self) -> tuple[Claim, ...]:
+        """What a claim brought, which may be nothing. One that was refused did not look, so it found nothing out."""
+        return self.accepted().reply.claims
+
     def refused(self, reason: str | None = None) -> Result:
         wanted = f"refused ({reason})" if reason else "refused"
         self._race.check(

@@ -13,6 +13,7 @@ from fencepost.harness.verdict import (
     Fault,
     Hold,
     InvariantCount,
+    Judgement,
     RunFacts,
     Unmet,
     Verdict,
@@ -59,6 +60,10 @@ def test_everything_there_passes() -> None:
         ({"invariants": {"fence": InvariantCount(0, 0)}}, "fence was never evaluated"),
         ({"drained": False}, "not brought to its end"),
         ({"obstacles": ("waited 20 s for A in claim",)}, "waited 20 s for A in claim"),
+        (
+            {"control": Judgement(Verdict.PASS, ())},
+            "nothing was tried that the queue would have had to refuse",
+        ),
     ],
 )
 def test_anything_missing_is_inconclusive_and_named(lacking: dict[str, object], told: str) -> None:
