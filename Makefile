@@ -8,7 +8,7 @@ STAMP := $(VENV)/.fencepost-setup
 EXTRAS := dev,adapters$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
-.PHONY: setup lease-race lease-race-log test lint typecheck docs lock bench clean
+.PHONY: setup lease-race lease-race-log test soak lint typecheck docs lock bench clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,12 @@ lease-race-log: $(STAMP)
 
 test: $(STAMP) lint typecheck
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# What `make test` does in small: a minute of clock storm, 20 replays of every finding, 200 of every lease race.
+soak: $(STAMP)
+	STORM_SECONDS=60 REPLAYS=20 $(BIN)/python -m pytest -n $(WORKERS) tests/test_clock_storm.py tests/test_adapters_findings.py
+	$(BIN)/python -m pytest -n $(WORKERS) scenarios/ -k lease_race --repeat 200
+	$(BIN)/python -m pytest -n $(WORKERS) scenarios/ -k lease_race --repeat 200 --actors process
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -80,6 +80,7 @@ def _claim_once(seat: ActorSeat, worker: ReferenceWorker, *arguments: Any, **nam
 
 
 raises_type_error = OddQueue("raises_type_error", complete=_raise(TypeError("no such thing")))
+not_implemented = OddQueue("not_implemented", complete=_raise(NotImplementedError("one day")))
 returns_wrong_type = OddQueue("returns_wrong_type", complete=lambda seat, worker, claim: True)
 exits = OddQueue("exits", complete=_raise(SystemExit(3)))
 lacks_heartbeat = OddQueue("lacks_heartbeat", heartbeat=None)

@@ -78,6 +78,11 @@ def test_an_unmet_expectation_fails_where_the_race_happened() -> None:
     assert judgement.reasons == ("step 4: A's complete should be refused, it was accepted",)
 
 
+def test_what_stopped_the_run_is_told_and_not_that_later_actors_never_ran() -> None:
+    stopped = replace(COMPLETE, obstacles=("waited 20 s for A",), actors_that_ran=frozenset({"A"}))
+    assert judge(stopped).reasons == ("waited 20 s for A",)
+
+
 def test_an_unmet_expectation_does_not_make_later_actors_missing() -> None:
     judgement = judge(replace(COMPLETE, unmet=UNMET, actors_that_ran=frozenset({"A"})))
     assert judgement.verdict is Verdict.FAIL
