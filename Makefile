@@ -8,7 +8,7 @@ STAMP := $(VENV)/.fencepost-setup
 EXTRAS := dev,adapters,toxiproxy,docker$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
-.PHONY: setup lease-race lease-race-log test test-docker toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
+.PHONY: setup lease-race lease-race-log test test-docker soak toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,12 @@ toxiproxy: $(STAMP)
 # Tests of the network run on both engines where it can be had; where not, this says so, and so do the skipped tests.
 toxiproxy-if-possible: $(STAMP)
 	@$(BIN)/python -m fencepost.harness.network.toxiproxy_binary --if-possible
+
+# What `make test` does in small: a minute of clock storm, 20 replays of every finding, 200 of every lease race.
+soak: $(STAMP)
+	STORM_SECONDS=60 REPLAYS=20 $(BIN)/python -m pytest -n $(WORKERS) tests/test_clock_storm.py tests/test_adapters_findings.py
+	$(BIN)/python -m pytest -n $(WORKERS) scenarios/ -k lease_race --repeat 200
+	$(BIN)/python -m pytest -n $(WORKERS) scenarios/ -k lease_race --repeat 200 --actors process
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

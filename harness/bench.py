@@ -281,7 +281,7 @@ class Bench:
             witnesses=tuple(
                 WitnessSeen(witness.sentence, witness.seen(steps, executions))
                 for witness in variant.scenario.witnesses
-                if witness.is_asked(control=race.control)
+                if witness.is_asked(control=race.control, chosen=variant.chosen)
             ),
             invariants={i.name: InvariantCount(i.evaluated, i.exercised) for i in runner.invariants},
             violations=tuple(runner.violations),

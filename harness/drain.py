@@ -64,7 +64,9 @@ def _settle_one(
 def _let_time_pass(runner: Runner, lease_time: LeaseTime) -> None:
     """Past every lease's end and every job's time: past one alone, real time would decide which others are over."""
     now_us = runner.last_observation.at_us
-    leases = {view.job: _lease_end_us(runner, view, now_us) for view in _live(runner) if _is_leased(view, now_us)}
+    leases = {
+        view.job: _lease_end_us(runner, view, now_us) for view in _live(runner) if _is_leased(view, now_us)
+    }
     dues = [
         view.next_run_at_us
         for view in _live(runner)

@@ -85,7 +85,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what the paths that are to be harmed lead through (default: gate)",
     )
     group.addoption(
-        "--toxiproxy", default=None, metavar="PATH", help="the Toxiproxy server (default: the one that is found)"
+        "--toxiproxy",
+        default=None,
+        metavar="PATH",
+        help="the Toxiproxy server (default: the one that is found)",
     )
     group.addoption(
         "--trace-dir",
@@ -176,7 +179,9 @@ class ScenarioItem(pytest.Item):
 
     def _replay_command(self) -> str:
         chosen = {name: self.config.getoption(name) for name in ("queue", *LAB_OPTIONS)}
-        given = [f"--{name}={without_password(str(value))}" for name, value in chosen.items() if value is not None]
+        given = [
+            f"--{name}={without_password(str(value))}" for name, value in chosen.items() if value is not None
+        ]
         # A node id starts at pytest's root directory; the command is to be typed where this one was.
         _, _, inside = without_repeat(self.nodeid, self.config).partition("::")
         return shlex.join(["pytest", f"{os.path.relpath(self.path)}::{inside}", *given])

@@ -518,6 +518,10 @@ class Result:
         )
         return self
 
+    def claims(self) -> tuple[Claim, ...]:
+        """What a claim brought, which may be nothing. One that was refused did not look, so it found nothing out."""
+        return self.accepted().reply.claims
+
     def refused(self, reason: str | None = None) -> Result:
         wanted = f"refused ({reason})" if reason else "refused"
         self._race.check(

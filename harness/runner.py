@@ -259,9 +259,7 @@ class Runner:
     def _wake(self, except_for: InFlight | None = None) -> list[InFlight]:
         """Calls that wait for others may move in any step: they count as moving until seen to stand still."""
         waiting = (CallStatus.BLOCKED, CallStatus.CUT_OFF)
-        self._woken = [
-            (f, f.status) for f in self.in_flight if f.status in waiting and f is not except_for
-        ]
+        self._woken = [(f, f.status) for f in self.in_flight if f.status in waiting and f is not except_for]
         for flight, _ in self._woken:
             flight.status = None
         return [flight for flight, _ in self._woken]

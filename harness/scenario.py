@@ -125,6 +125,12 @@ def _check_at_the_door(requires: Any, witnesses: Any, each: Any) -> None:
     wrong = [item for item in witnesses if not isinstance(item, Witness)]
     if wrong:
         raise UsageError(f"`witnesses` takes Witness objects, not {wrong[0]!r}.")
+    for witness in witnesses:
+        for name, value in witness.chosen.items():
+            if value not in (each or {}).get(name, ()):
+                raise UsageError(
+                    f"A witness is asked only where {name} is {value!r}: `each` has no such value."
+                )
     wrong = [item for item in requires if not isinstance(item, Capability)]
     if wrong:
         raise UsageError(f"`requires` takes Capability members, not {wrong[0]!r}.")

@@ -140,6 +140,8 @@ def missing_evidence(facts: RunFacts, *, cut_short: bool) -> tuple[str, ...]:
     )
     if not facts.drained:
         missing.append("the run was not brought to its end")
+    if facts.control is not None and facts.classification is None:
+        missing.append("nothing was tried that the queue would have had to refuse")
     if facts.control is not None and facts.control.verdict is not Verdict.PASS:
         told = "; ".join(facts.control.reasons)
         missing.append(f"the control run, without the fault, did not pass ({facts.control.verdict}): {told}")

@@ -160,7 +160,11 @@ class Wire:
         if statement is None:
             return None
         for rule in self._rules:
-            if is_hold(rule) and when(rule) == statement.when and self._is_at(rule.address, statement.ordinal):
+            if (
+                is_hold(rule)
+                and when(rule) == statement.when
+                and self._is_at(rule.address, statement.ordinal)
+            ):
                 return hold_place(rule)
         return None
 

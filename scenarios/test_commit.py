@@ -63,7 +63,9 @@ def fail_is_asked_again(race: Race, lost: str) -> None:
 
     race.expect(job, ledger=0, token=lease.token, attempts=1)
     if lost == "reply":
-        race.check(race.look(job).next_run_at_us == due_us, "the fail that was asked again moved the next run")
+        race.check(
+            race.look(job).next_run_at_us == due_us, "the fail that was asked again moved the next run"
+        )
 
 
 @scenario(

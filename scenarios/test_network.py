@@ -182,7 +182,7 @@ def cut_in_the_middle_of_a_message(race: Race) -> None:
     path="network",
 )
 def pool_hands_out_a_dead_connection(race: Race, how: str) -> None:
-    """A's connection died while it worked, and A's pool does not look: A learns it from its complete, and asks again."""
+    """A's connection died while A worked, and its pool does not look: A learns it from its complete, and asks again."""
     job = race.enqueue()
     a = race.worker("A", path="network" if how == "fin" else "network_rst")
 

@@ -76,7 +76,12 @@ def expired_lease_is_recovered(race: Race, order: str) -> None:
 
 @scenario(
     requires={FENCING, CHECKPOINTS},
-    witnesses=[struck("crash"), was_held("A", "claim"), answered("A", "claim"), was_accepted("B", "complete")],
+    witnesses=[
+        struck("crash"),
+        was_held("A", "claim"),
+        answered("A", "claim"),
+        was_accepted("B", "complete"),
+    ],
     each={"checkpoint": ("before_claim", "after_claim", "before_commit", "after_commit")},
     server_faults={ServerFault.CRASH},
 )

@@ -25,7 +25,14 @@ TTL_S = 3600.0
 """Longer than the run takes in real time: leases expire by the clock alone, and every run is the same."""
 
 COMMIT = "^COMMIT"
-FAULT_IN_HUNDRED_TURNS = {"lose_reply": 4, "lose_request": 4, "cut": 4, "terminate": 3, "expire": 2, "crash": 1}
+FAULT_IN_HUNDRED_TURNS = {
+    "lose_reply": 4,
+    "lose_request": 4,
+    "cut": 4,
+    "terminate": 3,
+    "expire": 2,
+    "crash": 1,
+}
 
 some_answer_lost = Witness(
     "the answer to some worker's complete was lost",

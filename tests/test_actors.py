@@ -76,6 +76,7 @@ def the_next_run_passes(bench: Bench) -> None:
     ("queue", "told"),
     [
         ("raises_type_error", "A: complete raised TypeError: no such thing"),
+        ("not_implemented", "A: complete raised NotImplementedError: one day"),
         (
             "returns_wrong_type",
             "A: complete raised AdapterFault: complete returned True, which the adapter contract does not allow",
