@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from psycopg.conninfo import make_conninfo
 
-from fencepost.harness.actors.base import Actor, ActorFailed
-from fencepost.harness.actors.messages import Seat
+from fencepost.harness.actors.base import Actor
 from fencepost.harness.adapter import Capability, Claim, Observation
 from fencepost.harness.classify import classify
 from fencepost.harness.control import Control
@@ -23,12 +21,12 @@ from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.invariants import applicable
 from fencepost.harness.lease_time import LeaseTime
 from fencepost.harness.loading import LoadedQueue
-from fencepost.harness.postgres.provider import ServerFault, ServerUnderTest
 from fencepost.harness.race import ExpectationFailed, Race
 from fencepost.harness.race_faults import Seating
 from fencepost.harness.runner import InvariantBroken, Runner
-from fencepost.harness.scenario import Variant
-from fencepost.harness.settling import DEFAULT_DEADLINE_S, InFlight, Settler
+from fencepost.harness.scenario import Scenario, Variant
+from fencepost.harness.seats import Place, Seats
+from fencepost.harness.settling import DEFAULT_DEADLINE_S, Settler
 from fencepost.harness.trace.format import Trace
 from fencepost.harness.trace.record import (
     execution_to_json,
@@ -44,12 +42,7 @@ from fencepost.harness.verdict import (
     WitnessSeen,
     judge,
 )
-from fencepost.harness.watch import ServerWatch, SessionFacts, actor_application_name
-from fencepost.harness.wire import Wire, Withholds
-
-MakeActor = Callable[[Seat], Actor]
-OpenWire = Callable[[str, str], Wire]
-"""A path for an actor of this name, through what the second argument says: the gate, or the network engine."""
+from fencepost.harness.watch import ServerWatch
 
 OPERATION, STATEMENT = "operation", "statement"
 STEP_SIZES = (OPERATION, STATEMENT)
@@ -87,43 +80,29 @@ class Bench:
         self,
         loaded: LoadedQueue,
         *,
-        dsn_for: Callable[[str], str],
-        tcp_dsn_for: Callable[[str], str],
+        place: Place,
         control: Control,
-        control_dsn: str,
-        make_actor: MakeActor,
         make_lease_time: Callable[[ServerWatch, Bench], LeaseTime],
-        server: ServerUnderTest,
-        strike_server: Callable[[Bench, Callable[[], None]], None],
-        open_wire: OpenWire,
         surroundings: Surroundings,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
         self.queue = loaded.queue
         self._loaded = loaded
-        self._dsn_for = dsn_for
-        self._tcp_dsn_for = tcp_dsn_for
         # The adapter's own statements wait for a lock no longer than a step may take: whoever holds it is stuck.
         self._dsn = make_conninfo(
-            dsn_for("fencepost-observer"), options=f"-c lock_timeout={round(deadline_s * 1000)}"
+            place.dsn_for("fencepost-observer"), options=f"-c lock_timeout={round(deadline_s * 1000)}"
         )
-        self._control_dsn = control_dsn
-        self._make_actor = make_actor
-        self._server = server
-        self._strike_server = strike_server
-        self._open_wire = open_wire
-        self._wires: dict[tuple[str, str], Wire] = {}
-        self._wire_of: dict[str, Wire] = {}  # the wire an actor sits behind now
-        self._stale: set[str] = set()  # actors whose connections are gone, to be seated anew
-        self._runner: Runner | None = None  # of the run under way
+        self._server = place.server
         self._deadline_s = deadline_s
         self._surroundings = surroundings
         self._loop: asyncio.Runner | None = None
-        self._actors: dict[str, Actor] = {}
-        self._watch = ServerWatch(dsn_for("fencepost-runner"))
+        self._watch = ServerWatch(place.dsn_for("fencepost-runner"))
         self._control = control
+        self.seats = Seats(
+            place, self._watch, control, deadline_s, every_statement=surroundings.step == STATEMENT
+        )
         self._settler = Settler(
-            self._control, self._watch.waits, self._watch.describe, self._is_cut_off, deadline_s
+            control, self._watch.waits, self._watch.describe, self.seats.is_cut_off, deadline_s
         )
         self.lease_time = make_lease_time(self._watch, self)
         self._install()
@@ -137,8 +116,19 @@ class Bench:
             return self.queue.capabilities - {Capability.CLOCK}
         return self.queue.capabilities
 
-    def lacks(self, variant: Variant) -> frozenset[Capability]:
-        return variant.scenario.requires - self.capabilities
+    def lacks(self, variant: Variant) -> str | None:
+        """What is missing here for this scenario, in words; None where nothing is."""
+        lacking = variant.scenario.requires - self.capabilities
+        if lacking - self.queue.capabilities:
+            return f"queue '{self.queue.name}' lacks {', '.join(sorted(lacking - self.queue.capabilities))}"
+        if lacking:
+            return (
+                f"this server's clock cannot be moved ({', '.join(sorted(lacking))}; see `fencepost doctor`)"
+            )
+        impossible = variant.scenario.server_faults - self._server.can
+        if impossible:
+            return f"--pg {self._server.provider} cannot inject {', '.join(sorted(impossible))}"
+        return None
 
     def expire(self, claim: Claim) -> None:
         self._ask("expire", self._dsn, claim)
@@ -163,7 +153,7 @@ class Bench:
     ) -> Actor:
         """An actor of the caller's own: to be closed, or abandoned, by the caller."""
         seating = Seating(name, time_zone, kind=kind, clock_skew_s=clock_skew_s)
-        return self._make_actor(self._seat_of(name, seating))
+        return self.seats.open(name, seating)
 
     def end_backends(self, name: str) -> None:
         self._watch.end_backends([name])
@@ -190,10 +180,10 @@ class Bench:
             orphan=lambda pids: self._watch.orphan(pids, self._deadline_s),
             every_statement=self._surroundings.step == STATEMENT,
         )
-        self._runner = runner
+        self.seats.begin(runner)
         race = Race(
             runner,
-            self,
+            self.seats,
             self.lease_time,
             self.capabilities,
             variant.scenario.file,
@@ -247,8 +237,10 @@ class Bench:
         if runner.violations:
             return False
         try:
-            self._end_faults(runner)
-            drain(runner, lambda: self.seat(DRAINER, Seating(DRAINER)), self.lease_time, self.capabilities)
+            self.seats.end_faults(runner)
+            drain(
+                runner, lambda: self.seats.seat(DRAINER, Seating(DRAINER)), self.lease_time, self.capabilities
+            )
         except InvariantBroken:
             return False
         except UsageError:
@@ -323,7 +315,7 @@ class Bench:
                 "version": self._surroundings.server_version,
             },
             "actors": self._surroundings.actor_kind,
-            "network": self._surroundings.network if self._wire_of else "direct",
+            "network": self._network_of(scenario),
             "step": self._surroundings.step,
             "clock": self.lease_time.how,
             "first_observation": observation_to_json(runner.first_observation),
@@ -351,6 +343,14 @@ class Bench:
             **_class_to_json(facts),
         }
         return Trace(header, steps, end)
+
+    def _network_of(self, scenario: Scenario) -> str:
+        """What the scenario's participants reach the server through."""
+        if scenario.path.startswith("network"):
+            return self._surroundings.network
+        if scenario.path == "gate" or self._surroundings.step == STATEMENT:
+            return "gate"
+        return "direct"
 
     # -- the queue ----------------------------------------------------------------------------------------
 
@@ -395,155 +395,16 @@ class Bench:
 
     # -- the actors ---------------------------------------------------------------------------------------
 
-    def seat(self, name: str, seating: Seating) -> Actor:
-        """The actor of this name, warm where it sat like this before and its connections are good."""
-        seat = self._seat_of(name, seating)
-        actor = self._actors.get(name)
-        if actor is not None and (self._is_in_flight(name) or self._is_good(actor, seat)):
-            return actor
-        if actor is not None:
-            self._unseat(name)
-        self._actors[name] = self._make_actor(seat)
-        return self._actors[name]
-
-    def _is_good(self, actor: Actor, seat: Seat) -> bool:
-        return actor.seat == seat and not actor.is_gone and not self._is_stale(seat.actor)
-
-    def _is_in_flight(self, name: str) -> bool:
-        return self._runner is not None and any(flight.name == name for flight in self._runner.in_flight)
-
-    def _is_stale(self, name: str) -> bool:
-        return name in self._stale or (self._runner is not None and name in self._runner.lost_connection)
-
-    def _unseat(self, name: str) -> None:
-        """Closing a worker whose connection is gone may fail as its queue likes: nothing is lost with it."""
-        stale = self._is_stale(name)
-        self._stale.discard(name)
-        if self._runner is not None:
-            self._runner.lost_connection.discard(name)
-        try:
-            self._close_actors([name])
-        except ActorFailed:
-            if not stale:
-                raise
-
-    def _seat_of(self, name: str, seating: Seating) -> Seat:
-        dsn = self._dsn_for(actor_application_name(name))
-        wire = self._choose_wire(name, seating.path)
-        if wire is not None:
-            dsn = make_conninfo(self._tcp_dsn_for(actor_application_name(name)), **wire.address)
-        if seating.time_zone is not None:
-            dsn = make_conninfo(dsn, options=f"-c TimeZone={seating.time_zone}")
-        return Seat(
-            actor=name,
-            worker_name=seating.worker_name,
-            queue_path=self._loaded.path,
-            dsn=dsn,
-            control_dsn=self._control_dsn,
-            kind=seating.kind,
-            clock_skew_s=seating.clock_skew_s,
-        )
-
-    # -- paths --------------------------------------------------------------------------------------------
-
-    def wire(self, name: str) -> Wire | None:
-        return self._wire_of.get(name)
-
-    def _choose_wire(self, name: str, path: str) -> Wire | None:
-        if self._surroundings.step == STATEMENT and path == "direct":
-            path = "gate"
-        if path == "direct":
-            self._wire_of.pop(name, None)
-            return None
-        if (name, path) not in self._wires:
-            self._wires[name, path] = self._open_wire(name, path)
-        self._wire_of[name] = self._wires[name, path]
-        return self._wire_of[name]
-
-    def _is_cut_off(self, flight: InFlight) -> bool:
-        """Its path withholds what is sent, and no backend of its is at work on what had passed before."""
-        wire = flight.wire
-        if wire is None or not wire.withholds:
-            return False
-        sessions = self._watch.sessions(flight.name)
-        if not all(session.waits_for_its_client for session in sessions):
-            return False
-        if wire.withholds is Withholds.REPLIES:
-            return _last_query_us(sessions) != wire.last_query_us
-        # With a barrier ahead it may still be on its way there, and an engine cannot tell.
-        return not flight.holds
-
-    # -- faults -------------------------------------------------------------------------------------------
-
-    def strike_server(self, fault: ServerFault, actor: str | None, *, notice: bool) -> None:
-        if fault is ServerFault.TERMINATE_BACKEND:
-            self._end_sessions(actor or "", self._server.terminate_backend)
-            self._stale |= {actor or ""} if notice else set()
-            return
-        if fault is ServerFault.KILL_BACKEND:
-            sessions = self._watch.sessions(actor or "")
-            if not sessions:
-                raise FencepostError(f"{actor} has no backend that could be killed")
-            self._strike_server(self, lambda: self._server.kill_backend(sessions[0].pid))
-        else:
-            self._strike_server(self, getattr(self._server, fault.value))
-        self._close_queue()
-        self._stale |= self._actors.keys() if notice else set()
-
-    def _end_sessions(self, actor: str, end: Callable[[int], None]) -> None:
-        sessions = self._watch.sessions(actor)
-        if not sessions:
-            raise FencepostError(f"{actor} has no backend that could be ended")
-        for session in sessions:
-            end(session.pid)
-        self._watch.orphan([session.pid for session in sessions], self._deadline_s)
-
-    def strike_path(self, actor: str, strike: Callable[[], None], *, ends: bool, notice: bool) -> None:
-        """`ends`: the server's side of the actor's connections ends with it."""
-        wire = self._wire_of[actor]
-        sessions = self._watch.sessions(actor)
-        wire.last_query_us = _last_query_us(sessions)
-        strike()
-        if ends:
-            self._watch.orphan([session.pid for session in sessions], self._deadline_s)
-            if notice:
-                self._stale.add(actor)
-
-    def strike_process(self, actor: str, signal: str) -> None:
-        sessions = self._watch.sessions(actor)
-        getattr(self._actors[actor], signal)()
-        if signal == "kill":
-            self._watch.orphan([session.pid for session in sessions], self._deadline_s)
-            self._stale.add(actor)
-
-    def _end_faults(self, runner: Runner) -> None:
-        """Before a run is brought to its end: who is stopped goes on, what is withheld passes or is cut."""
-        for name, actor in sorted(self._actors.items()):
-            if actor.is_stopped:
-                runner.fault("cont", partial(self.strike_process, name, "cont"), None, actor=name)
-        for name, wire in sorted(self._wire_of.items()):
-            if wire.withholds is not None:
-                self._end_withholding(runner, name, wire)
-
-    def _end_withholding(self, runner: Runner, name: str, wire: Wire) -> None:
-        ends = wire.has_lost
-        runner.fault(
-            "cut" if ends else "resume",
-            partial(self.strike_path, name, wire.end_withholding, ends=ends, notice=True),
-            None,
-            actor=name,
-            ends_connections_of=(name,) if ends else (),
-        )
-
     def disconnect(self) -> None:
         """Before the server is restarted: every session of this bench is closed, and reopened when needed."""
-        failures = self._close_all_actors()
+        failures = self.seats.close_all()
         if failures:
             raise FencepostError("; ".join(failures))
         self._close_queue()
 
     def reconnect(self) -> None:
         self._watch.reconnect()
+        self._close_queue()
 
     def _close_queue(self) -> None:
         closing = getattr(self.queue, "close", None)
@@ -555,46 +416,20 @@ class Bench:
 
         Returns what went wrong on the way.
         """
-        stuck = [flight.name for flight in runner.in_flight]
-        stuck += [name for name, actor in self._actors.items() if actor.is_stopped and name not in stuck]
-        if stuck:
-            self._watch.end_backends(stuck)
-        if runner.holds():
-            self._control.open_all_barriers()
-        for name in stuck:
-            self._actors.pop(name).abandon()
-        self._stale |= runner.lost_connection
-        for wire in self._wires.values():
-            wire.clean()
+        self.seats.clear(runner)
         if Capability.WARM_WORKERS in self.queue.capabilities:
             return []
-        return self._close_all_actors()
-
-    def _close_all_actors(self) -> list[str]:
-        failures: list[str] = []
-        for name in list(self._actors):
-            try:
-                self._close_actors([name])
-            except ActorFailed as error:
-                failures.append(str(error))
-        return failures
-
-    def _close_actors(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._actors.pop(name).close()
+        return self.seats.close_all()
 
     def close(self) -> None:
-        failures = self._close_all_actors()
+        failures = self.seats.close_all()
+        self.seats.close_wires()
         self._watch.close()
         self._close_queue()
         if self._loop is not None:
             self._loop.close()
         if failures:
             raise FencepostError("; ".join(failures))
-
-
-def _last_query_us(sessions: Iterable[SessionFacts]) -> int | None:
-    return max((session.query_start_us or 0 for session in sessions), default=None)
 
 
 def _class_to_json(facts: RunFacts) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fencepost.harness.pinning import choose_core, pinned
 from fencepost.harness.postgres.choice import ProviderChoice, ServersOfRun
 from fencepost.harness.postgres.provider import ServerUnderTest
 from fencepost.harness.scenario import Variant
+from fencepost.harness.seats import Place
 from fencepost.harness.settling import DEFAULT_DEADLINE_S
 from fencepost.harness.watch import ServerWatch
 from fencepost.harness.wiring import Wiring
@@ -113,10 +114,10 @@ class Lab:
         with pinned(self.core):
             return self.bench(loaded).run(variant)
 
-    def strike_server(self, struck: Bench, strike: Callable[[], None]) -> None:
+    def _strike_server(self, running: LoadedQueue, strike: Callable[[], None]) -> None:
         """Let a fault hit the server under test. Benches that do not run now leave it before and return after."""
-        for bench in self._benches.values():
-            if bench is not struck:
+        for path, bench in self._benches.items():
+            if path != running.path:
                 bench.disconnect()
         strike()
         for bench in self._benches.values():
@@ -149,21 +150,25 @@ class Lab:
                 return ProcessActor(self._pool, seat)
             return ThreadActor(loaded.queue, seat)
 
-        return Bench(
-            loaded,
-            dsn_for=lambda name: self._servers.test.dsn(database, application_name=name),
-            tcp_dsn_for=lambda name: self._servers.test.tcp_dsn(database, application_name=name),
-            control=self._control,
+        place = Place(
+            queue_path=loaded.path,
+            dsn_for=lambda name: self.server.dsn(database, application_name=name),
+            tcp_dsn_for=lambda name: self.server.tcp_dsn(database, application_name=name),
             control_dsn=self._servers.control.dsn(),
             make_actor=make_actor,
-            make_lease_time=self._lease_time,
-            server=self._servers.test,
-            strike_server=self.strike_server,
             open_wire=lambda actor, path: self._wiring.open(
-                f"{database}:{actor}", path, *self._servers.test.tcp_address
+                f"{database}:{actor}", path, *self.server.tcp_address
             ),
+            server=self.server,
+            strike_server=lambda strike: self._strike_server(loaded, strike),
+        )
+        return Bench(
+            loaded,
+            place=place,
+            control=self._control,
+            make_lease_time=self._lease_time,
             surroundings=Surroundings(
-                self._servers.test.provider,
+                self.server.provider,
                 self.server_version,
                 self.options.actors,
                 step=self.options.step,

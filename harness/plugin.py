@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from fencepost.harness.adapter import Capability
 from fencepost.harness.bench import OPERATION, STEP_SIZES, Run
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.known import Baseline, read_known, what_failed
@@ -223,7 +222,7 @@ class LabOfSession:
         lab = self._set_up()
         lacking = lab.bench(self._loaded).lacks(variant)
         if lacking:
-            pytest.skip(tell_lacking(self._loaded, lacking))
+            pytest.skip(lacking)
         return lab.run(self._loaded, variant)
 
     def _set_up(self) -> Lab:
@@ -253,12 +252,6 @@ class LabOfSession:
         if self._lab is not None:
             self._lab.close()
             self._lab = None
-
-
-def tell_lacking(loaded: LoadedQueue, lacking: frozenset[Capability]) -> str:
-    if lacking <= loaded.queue.capabilities:
-        return f"this server's clock cannot be moved ({', '.join(sorted(lacking))}; see `fencepost doctor`)"
-    return f"queue '{loaded.queue.name}' lacks {', '.join(sorted(lacking))}"
 
 
 def without_repeat(nodeid: str, config: pytest.Config) -> str:

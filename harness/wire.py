@@ -245,6 +245,9 @@ class Wire:
             self._gate.reset()
         self._clear()
 
+    def close(self) -> None:
+        self._path.close()
+
     def _clear(self) -> None:
         self.withholds = None
         self.has_lost = False
