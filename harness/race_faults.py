@@ -65,7 +65,7 @@ class Striker:
         what: Callable[[], None],
         *,
         actor: str | None = None,
-        ends_connections_of: Collection[str] | None = (),
+        ends_connections_of: Collection[str] = (),
         ends_calls_of: Collection[str] = (),
         detail: Mapping[str, Json] | None = None,
     ) -> None:
@@ -118,7 +118,6 @@ class RaceServer:
             ServerFault.TERMINATE_BACKEND,
             lambda: stage.strike_server(ServerFault.TERMINATE_BACKEND, of, notice=notice),
             actor=of,
-            ends_connections_of=(of,),
         )
 
     def strike(self, fault: ServerFault, *, of: str, notice: bool = True) -> None:
@@ -134,7 +133,6 @@ class RaceServer:
             fault.value,
             lambda: stage.strike_server(fault, actor, notice=notice),
             actor=actor,
-            ends_connections_of=None,
         )
 
 

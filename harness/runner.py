@@ -153,21 +153,24 @@ class Runner:
         line: str | None,
         *,
         actor: str | None = None,
-        ends_connections_of: Collection[str] | None = (),
+        ends_connections_of: Collection[str] = (),
         ends_calls_of: Collection[str] = (),
         detail: Mapping[str, Json] | None = None,
     ) -> None:
         """Let a fault happen, whoever is in flight.
 
-        `ends_connections_of` (None: everybody's) names the actors whose connections it ends: a statement of
-        theirs that the gate holds comes back as a lost connection. `ends_calls_of` names the actors it ends.
-        Calls parked at a barrier stay there.
+        `ends_connections_of` names the actors whose side of their connections it ends: a statement of theirs
+        that the gate holds comes back as lost. `ends_calls_of` names the actors it ends themselves. Whoever is
+        parked stays so when only the server's side is gone, and finds out when it goes on.
         """
         before = self.last_observation
         strike()
-        hit = {f.name for f in self.in_flight} if ends_connections_of is None else set(ends_connections_of)
         self._settle_woken(
-            [f for f in self.in_flight if (f.name in hit and f.at_statement) or f.name in ends_calls_of]
+            [
+                f
+                for f in self.in_flight
+                if (f.at_statement and f.name in ends_connections_of) or f.name in ends_calls_of
+            ]
         )
         after = self._look()
         self._record(
