@@ -119,7 +119,7 @@ def test_psycopg_pipeline_parked_in_the_middle(bench: GateBench) -> None:
         locks = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND pid = %s"
         assert bench.directly(locks, parked.pid) == [(1,)]
         bench.path.release()
-        done.result(20)
+        bench.result(done)
         assert len(bench.directly(locks, parked.pid)) == 2
 
 
@@ -165,7 +165,7 @@ def test_a_copy_whose_answer_is_parked(bench: GateBench) -> None:
         assert kept(bench) == 1
         assert not done.done()
         bench.path.release()
-        done.result(20)
+        bench.result(done)
 
 
 def test_notifications(bench: GateBench) -> None:
@@ -186,7 +186,7 @@ def test_cancel_requests(bench: GateBench) -> None:
         bench.until(lambda: bench.directly(active) == [(1,)], "the sleeping statement")
         connection.cancel_safe(timeout=20)
         with pytest.raises(psycopg.errors.QueryCanceled):
-            sleeping.result(20)
+            bench.result(sleeping)
         assert connection.execute("SELECT 1").fetchone() == (1,)
         assert [record.answer for record in bench.path.statements] == ["error 57014", "SELECT 1"]
 
