@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.fencepost-setup
 # A machine without a C compiler gets one from PyPI: it builds the clock preload, once.
-EXTRAS := dev,adapters$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
+EXTRAS := dev,adapters,toxiproxy,docker$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
-.PHONY: setup lease-race lease-race-log test lint typecheck docs lock bench clean
+.PHONY: setup lease-race lease-race-log test test-docker soak toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
 
 setup: $(STAMP)
 
@@ -24,8 +24,28 @@ lease-race: $(STAMP)
 lease-race-log: $(STAMP)
 	@$(BIN)/fencepost race --log
 
-test: $(STAMP) lint typecheck
+test: $(STAMP) lint typecheck toxiproxy-if-possible
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# On containers: what each crash does there, and the families in which the server or the network fails. Needs a Docker
+# engine, or root and dockerd; images that cannot be pulled are imported from local files.
+test-docker: $(STAMP)
+	$(BIN)/python tests/docker/run.py tests/test_container_server.py
+	$(BIN)/python tests/docker/run.py scenarios -k "restart or network" --pg docker --network toxiproxy
+
+# Finds the Toxiproxy server, or builds it with Go into the user's cache.
+toxiproxy: $(STAMP)
+	@$(BIN)/python -m fencepost.harness.network.toxiproxy_binary
+
+# Tests of the network run on both engines where it can be had; where not, this says so, and so do the skipped tests.
+toxiproxy-if-possible: $(STAMP)
+	@$(BIN)/python -m fencepost.harness.network.toxiproxy_binary --if-possible
+
+# What `make test` does in small: a minute of clock storm, 20 replays of every finding, 200 of every lease race.
+soak: $(STAMP)
+	STORM_SECONDS=60 REPLAYS=20 $(BIN)/python -m pytest -n $(WORKERS) tests/test_clock_storm.py tests/test_adapters_findings.py
+	$(BIN)/python -m pytest -n $(WORKERS) scenarios/ -k lease_race --repeat 200
+	$(BIN)/python -m pytest -n $(WORKERS) scenarios/ -k lease_race --repeat 200 --actors process
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -42,11 +62,12 @@ docs: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/reference_queue.py
+	$(BIN)/python benchmarks/restart.py
 
 # Writes constraints.txt anew from the newest releases pyproject.toml allows.
 lock: pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,compiler]'
+	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,toxiproxy,docker,compiler]'
 	{ echo "# Exact versions of a set-up, written by 'make lock'."; build/lock/bin/pip freeze --exclude fencepost; } > constraints.txt
 
 clean:

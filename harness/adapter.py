@@ -28,6 +28,7 @@ class Capability(StrEnum):
 
     FENCING = "FENCING"  # a claim carries a token, and a write under an old one is refused
     HEARTBEAT = "HEARTBEAT"  # a lease can be extended
+    BACKGROUND_HEARTBEAT = "BACKGROUND_HEARTBEAT"  # heartbeats by themselves, from a thread, while a job runs
     LEDGER = "LEDGER"  # accepted completions are recorded in a ledger that `observe` shows
     RETRY = "RETRY"  # a failed attempt is tried again, up to `max_attempts`
     BACKOFF = "BACKOFF"  # the wait before a retry grows with every failure, up to a cap
@@ -219,6 +220,9 @@ OPERATION_NEEDS: Mapping[str, Capability | None] = {
     "complete": None,
     "fail": None,
     "heartbeat": Capability.HEARTBEAT,  # heartbeat(claim, ttl_s) -> Answer
+    # keep_alive(claim, ttl_s, beats, every_s) -> Answer, once the queue's own background heartbeats, one every
+    # `every_s` of real time, were accepted `beats` times, or the lease was lost. Each passes `before_heartbeat`.
+    "keep_alive": Capability.BACKGROUND_HEARTBEAT,
     "reap": Capability.REAPER,  # reap() -> int, the number of leases recovered; reap(limit) if BOUNDED_REAP
     "cancel": Capability.CANCEL,  # cancel(job) -> Answer
     "claim_batch": Capability.BATCH,  # claim_batch(ttl_s, limit) -> Sequence[Claim]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 from psycopg.conninfo import make_conninfo
 
-from fencepost.harness.actors.base import Actor, ActorFailed
-from fencepost.harness.actors.messages import Seat
+from fencepost.harness.actors.base import Actor
 from fencepost.harness.adapter import Capability, Claim, Observation
 from fencepost.harness.classify import classify
 from fencepost.harness.control import Control
@@ -23,8 +22,10 @@ from fencepost.harness.invariants import applicable
 from fencepost.harness.lease_time import LeaseTime
 from fencepost.harness.loading import LoadedQueue
 from fencepost.harness.race import ExpectationFailed, Race
+from fencepost.harness.race_faults import Seating
 from fencepost.harness.runner import InvariantBroken, Runner
-from fencepost.harness.scenario import Variant
+from fencepost.harness.scenario import Scenario, Variant
+from fencepost.harness.seats import Place, Seats
 from fencepost.harness.settling import DEFAULT_DEADLINE_S, Settler
 from fencepost.harness.trace.format import Trace
 from fencepost.harness.trace.record import (
@@ -41,9 +42,10 @@ from fencepost.harness.verdict import (
     WitnessSeen,
     judge,
 )
-from fencepost.harness.watch import ServerWatch, actor_application_name
+from fencepost.harness.watch import ServerWatch
 
-MakeActor = Callable[[Seat], Actor]
+OPERATION, STATEMENT = "operation", "statement"
+STEP_SIZES = (OPERATION, STATEMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Surroundings:
     provider: str
     server_version: str
     actor_kind: str
+    step: str = OPERATION
+    network: str = "gate"
 
 
 class AdapterBroke(FencepostError):
@@ -76,31 +80,30 @@ class Bench:
         self,
         loaded: LoadedQueue,
         *,
-        dsn_for: Callable[[str], str],
+        place: Place,
         control: Control,
-        control_dsn: str,
-        make_actor: MakeActor,
         make_lease_time: Callable[[ServerWatch, Bench], LeaseTime],
-        restart_server: Callable[[], None],
         surroundings: Surroundings,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
         self.queue = loaded.queue
         self._loaded = loaded
-        self._dsn_for = dsn_for
         # The adapter's own statements wait for a lock no longer than a step may take: whoever holds it is stuck.
         self._dsn = make_conninfo(
-            dsn_for("fencepost-observer"), options=f"-c lock_timeout={round(deadline_s * 1000)}"
+            place.dsn_for("fencepost-observer"), options=f"-c lock_timeout={round(deadline_s * 1000)}"
         )
-        self._control_dsn = control_dsn
-        self._make_actor = make_actor
-        self._restart_server = restart_server
+        self._server = place.server
+        self._deadline_s = deadline_s
         self._surroundings = surroundings
         self._loop: asyncio.Runner | None = None
-        self._actors: dict[str, Actor] = {}
-        self._watch = ServerWatch(dsn_for("fencepost-runner"))
+        self._watch = ServerWatch(place.dsn_for("fencepost-runner"))
         self._control = control
-        self._settler = Settler(self._control, self._watch.waits, self._watch.describe, deadline_s)
+        self.seats = Seats(
+            place, self._watch, control, deadline_s, every_statement=surroundings.step == STATEMENT
+        )
+        self._settler = Settler(
+            control, self._watch.waits, self._watch.describe, self.seats.is_cut_off, deadline_s
+        )
         self.lease_time = make_lease_time(self._watch, self)
         self._install()
 
@@ -113,8 +116,19 @@ class Bench:
             return self.queue.capabilities - {Capability.CLOCK}
         return self.queue.capabilities
 
-    def lacks(self, variant: Variant) -> frozenset[Capability]:
-        return variant.scenario.requires - self.capabilities
+    def lacks(self, variant: Variant) -> str | None:
+        """What is missing here for this scenario, in words; None where nothing is."""
+        lacking = variant.scenario.requires - self.capabilities
+        if lacking - self.queue.capabilities:
+            return f"queue '{self.queue.name}' lacks {', '.join(sorted(lacking - self.queue.capabilities))}"
+        if lacking:
+            return (
+                f"this server's clock cannot be moved ({', '.join(sorted(lacking))}; see `fencepost doctor`)"
+            )
+        impossible = variant.scenario.server_faults - self._server.can
+        if impossible:
+            return f"--pg {self._server.provider} cannot inject {', '.join(sorted(impossible))}"
+        return None
 
     def expire(self, claim: Claim) -> None:
         self._ask("expire", self._dsn, claim)
@@ -129,9 +143,17 @@ class Bench:
         """Call a method of the adapter; it may be `async def`."""
         return self._ask(method, *arguments)
 
-    def open_actor(self, name: str) -> Actor:
+    def open_actor(
+        self,
+        name: str,
+        *,
+        time_zone: str | None = None,
+        kind: str | None = None,
+        clock_skew_s: float = 0.0,
+    ) -> Actor:
         """An actor of the caller's own: to be closed, or abandoned, by the caller."""
-        return self._make_actor(self._seat_of(name, name))
+        seating = Seating(name, time_zone, kind=kind, clock_skew_s=clock_skew_s)
+        return self.seats.open(name, seating)
 
     def end_backends(self, name: str) -> None:
         self._watch.end_backends([name])
@@ -145,6 +167,7 @@ class Bench:
 
     def _run(self, variant: Variant, *, control: bool = False, after: Run | None = None) -> Run:
         started = time.perf_counter()
+        self.lease_time.catch_up()
         self._reset()
         race_number = self._control.next_race()
         runner = Runner(
@@ -154,14 +177,17 @@ class Bench:
             observe=self._observe,
             invariants=applicable(self.capabilities),
             reports_checkpoints=Capability.CHECKPOINTS in self.capabilities,
+            orphan=lambda pids: self._watch.orphan(pids, self._deadline_s),
+            every_statement=self._surroundings.step == STATEMENT,
         )
+        self.seats.begin(runner)
         race = Race(
             runner,
-            self._seat,
+            self.seats,
             self.lease_time,
             self.capabilities,
             variant.scenario.file,
-            restart_server=self._restart_server,
+            path=variant.scenario.path,
             control=control,
         )
         try:
@@ -211,7 +237,10 @@ class Bench:
         if runner.violations:
             return False
         try:
-            drain(runner, lambda: self._seat(DRAINER, DRAINER), self.lease_time, self.capabilities)
+            self.seats.end_faults(runner)
+            drain(
+                runner, lambda: self.seats.seat(DRAINER, Seating(DRAINER)), self.lease_time, self.capabilities
+            )
         except InvariantBroken:
             return False
         except UsageError:
@@ -244,7 +273,7 @@ class Bench:
             witnesses=tuple(
                 WitnessSeen(witness.sentence, witness.seen(steps, executions))
                 for witness in variant.scenario.witnesses
-                if witness.is_asked(control=race.control)
+                if witness.is_asked(control=race.control, chosen=variant.chosen)
             ),
             invariants={i.name: InvariantCount(i.evaluated, i.exercised) for i in runner.invariants},
             violations=tuple(runner.violations),
@@ -286,6 +315,8 @@ class Bench:
                 "version": self._surroundings.server_version,
             },
             "actors": self._surroundings.actor_kind,
+            "network": self._network_of(scenario),
+            "step": self._surroundings.step,
             "clock": self.lease_time.how,
             "first_observation": observation_to_json(runner.first_observation),
         }
@@ -312,6 +343,14 @@ class Bench:
             **_class_to_json(facts),
         }
         return Trace(header, steps, end)
+
+    def _network_of(self, scenario: Scenario) -> str:
+        """What the scenario's participants reach the server through."""
+        if scenario.path.startswith("network"):
+            return self._surroundings.network
+        if scenario.path == "gate" or self._surroundings.step == STATEMENT:
+            return "gate"
+        return "direct"
 
     # -- the queue ----------------------------------------------------------------------------------------
 
@@ -356,34 +395,16 @@ class Bench:
 
     # -- the actors ---------------------------------------------------------------------------------------
 
-    def _seat(self, name: str, worker_name: str, time_zone: str | None = None) -> Actor:
-        seat = self._seat_of(name, worker_name, time_zone)
-        actor = self._actors.get(name)
-        if actor is not None and actor.seat == seat:
-            return actor
-        self._close_actors([name] if actor is not None else [])
-        self._actors[name] = self._make_actor(seat)
-        return self._actors[name]
-
-    def _seat_of(self, name: str, worker_name: str, time_zone: str | None = None) -> Seat:
-        dsn = self._dsn_for(actor_application_name(name))
-        return Seat(
-            actor=name,
-            worker_name=worker_name,
-            queue_path=self._loaded.path,
-            dsn=dsn if time_zone is None else make_conninfo(dsn, options=f"-c TimeZone={time_zone}"),
-            control_dsn=self._control_dsn,
-        )
-
     def disconnect(self) -> None:
         """Before the server is restarted: every session of this bench is closed, and reopened when needed."""
-        failures = self._close_all_actors()
+        failures = self.seats.close_all()
         if failures:
             raise FencepostError("; ".join(failures))
         self._close_queue()
 
     def reconnect(self) -> None:
         self._watch.reconnect()
+        self._close_queue()
 
     def _close_queue(self) -> None:
         closing = getattr(self.queue, "close", None)
@@ -395,32 +416,14 @@ class Bench:
 
         Returns what went wrong on the way.
         """
-        stuck = [flight.name for flight in runner.in_flight]
-        if stuck:
-            self._watch.end_backends(stuck)
-        if runner.holds():
-            self._control.open_all_barriers()
-        for name in stuck:
-            self._actors.pop(name).abandon()
+        self.seats.clear(runner)
         if Capability.WARM_WORKERS in self.queue.capabilities:
             return []
-        return self._close_all_actors()
-
-    def _close_all_actors(self) -> list[str]:
-        failures: list[str] = []
-        for name in list(self._actors):
-            try:
-                self._close_actors([name])
-            except ActorFailed as error:
-                failures.append(str(error))
-        return failures
-
-    def _close_actors(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._actors.pop(name).close()
+        return self.seats.close_all()
 
     def close(self) -> None:
-        failures = self._close_all_actors()
+        failures = self.seats.close_all()
+        self.seats.close_wires()
         self._watch.close()
         self._close_queue()
         if self._loop is not None:

@@ -62,19 +62,36 @@ def _settle_one(
 
 
 def _let_time_pass(runner: Runner, lease_time: LeaseTime) -> None:
-    """Past the next lease's end or the next job's time, so that one round can go on with it."""
+    """Past every lease's end and every job's time: past one alone, real time would decide which others are over."""
     now_us = runner.last_observation.at_us
-    for view in _live(runner):
-        if view.state is JobState.LEASED and (view.lease_until_us or now_us) >= now_us:
-            _pass_lease(runner, lease_time, view)
-            return
-        if view.state is JobState.DELAYED and view.next_run_at_us is not None:
-            _reach(runner, lease_time, view.next_run_at_us)
-            return
+    leases = {
+        view.job: _lease_end_us(runner, view, now_us) for view in _live(runner) if _is_leased(view, now_us)
+    }
+    dues = [
+        view.next_run_at_us
+        for view in _live(runner)
+        if view.state is JobState.DELAYED and view.next_run_at_us is not None
+    ]
+    if lease_time.how == "expire" or None in leases.values():
+        for job in leases:
+            _pass_lease(runner, lease_time, runner.last_observation.by_job[job])
+    elif leases and max(filter(None, leases.values())) >= max(dues, default=0):
+        last = max(leases, key=lambda job: leases[job] or 0)
+        _pass_lease(runner, lease_time, runner.last_observation.by_job[last])
+    elif dues:
+        moment_us = max(dues)
+        runner.move_clock(lambda: lease_time.advance_to(moment_us), {"to": "next_run_at"}, None)
 
 
-def _reach(runner: Runner, lease_time: LeaseTime, moment_us: int) -> None:
-    runner.move_clock(lambda: lease_time.advance_to(moment_us), {"to": "next_run_at"}, None)
+def _is_leased(view: JobView, now_us: int) -> bool:
+    return view.state is JobState.LEASED and (view.lease_until_us or now_us) >= now_us
+
+
+def _lease_end_us(runner: Runner, view: JobView, now_us: int) -> int | None:
+    if view.lease_until_us is not None:
+        return view.lease_until_us
+    claim = _last_claim(runner, view.job)
+    return claim.lease_until_us if claim is not None else None
 
 
 def _pass_lease(runner: Runner, lease_time: LeaseTime, view: JobView) -> None:

@@ -25,6 +25,7 @@ class CallStatus(StrEnum):
     ANSWERED = "answered"
     PARKED = "parked"  # held at a checkpoint
     BLOCKED = "blocked"  # waits in the server for a lock another actor holds
+    CUT_OFF = "cut_off"  # waits for its path to the server, which holds back or swallows what is sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,17 @@ class Reply:
     @property
     def accepted(self) -> bool:
         return self.outcome is Outcome.ACCEPTED
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SQL statement of an operation, as the gate saw it pass when the step was over."""
+
+    number: int  # its ordinal in the operation, from 1 on
+    sql: str
+    parameters: tuple[str | None, ...]
+    answer: str  # "SELECT 1", "error 40001", "lost", …; "pending" while there is none
+    pid: int | None = None  # of the backend that got it
 
 
 @dataclass(slots=True)
@@ -88,13 +100,14 @@ class Step:
     after: Observation
     call: Call | None = None  # CALL, FREED
     status: CallStatus | None = None  # CALL, FREED: where the call stood when the step was over
-    checkpoint: str | None = None  # PARKED: where
+    checkpoint: str | None = None  # PARKED: where, a checkpoint's name or a statement's place
     blocked_by: tuple[str, ...] = ()  # BLOCKED: actors that hold what it waits for
     actor: str | None = None  # who moved; None for clock moves and faults of the server
     clock: ClockMove | None = None  # CLOCK
     fault: str | None = None  # FAULT: its name
     detail: Mapping[str, Json] = field(default_factory=dict)  # EXIT: reason; FAULT: parameters
     line: str | None = None  # "file.py:42" of the scenario
+    statements: tuple[Statement, ...] = ()  # CALL, FREED of an actor behind the gate: those of this step
 
     @property
     def reply(self) -> Reply | None:

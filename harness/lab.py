@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from fencepost.harness.actors.base import Actor
@@ -11,19 +12,22 @@ from fencepost.harness.actors.messages import Seat
 from fencepost.harness.actors.process import ProcessActor, ProcessPool
 from fencepost.harness.actors.thread import ThreadActor
 from fencepost.harness.adapter import Capability
-from fencepost.harness.bench import Bench, Run, Surroundings
+from fencepost.harness.bench import OPERATION, STEP_SIZES, Bench, Run, Surroundings
 from fencepost.harness.clock.preload import ClockPreload, find_preload, require_preload
 from fencepost.harness.clock.server_clock import ServerClock
 from fencepost.harness.control import Control
 from fencepost.harness.errors import UsageError
 from fencepost.harness.lease_time import ByClock, ByRewritingTheRow, ByWaiting, LeaseTime
 from fencepost.harness.loading import LoadedQueue
+from fencepost.harness.network.engines import check_engine, check_network
 from fencepost.harness.pinning import choose_core, pinned
-from fencepost.harness.postgres.binaries import PostgresBinaries, find_binaries
-from fencepost.harness.postgres.embedded import EmbeddedServers
+from fencepost.harness.postgres.choice import ProviderChoice, ServersOfRun
+from fencepost.harness.postgres.provider import ServerUnderTest
 from fencepost.harness.scenario import Variant
+from fencepost.harness.seats import Place
 from fencepost.harness.settling import DEFAULT_DEADLINE_S
 from fencepost.harness.watch import ServerWatch
+from fencepost.harness.wiring import Wiring
 
 ACTOR_KINDS = ("thread", "process")
 CLOCK_MODES = ("auto", "clock", "expire", "wait")
@@ -31,28 +35,42 @@ CLOCK_MODES = ("auto", "clock", "expire", "wait")
 
 @dataclass(frozen=True, slots=True)
 class LabOptions:
-    pg: str = "embedded"  # embedded, embedded:MAJOR or embedded:BINDIR
+    pg: str = field(
+        default="embedded", repr=False
+    )  # postgres/choice.py; a connection string may hold a password
     actors: str = "thread"
     clock: str = "auto"  # the best of clock, expire, wait that can be had
     deadline_s: float = DEFAULT_DEADLINE_S  # of one step
+    step: str = OPERATION  # operation, or statement: every SQL statement is a step of its own
+    network: str = "gate"  # gate or toxiproxy: what paths that are to be harmed lead through
+    toxiproxy: str | None = None  # the Toxiproxy server to start; None: the one that is found
 
     def __post_init__(self) -> None:
         if self.actors not in ACTOR_KINDS:
             raise UsageError(f"--actors {self.actors}: give one of {', '.join(ACTOR_KINDS)}.")
+        if self.step not in STEP_SIZES:
+            raise UsageError(f"--step {self.step}: give one of {', '.join(STEP_SIZES)}.")
+        check_engine(self.network)
+        if self.step != OPERATION and self.network != "gate":
+            raise UsageError(
+                f"--step {self.step} needs every statement to pass the gate: use it without --network {self.network}."
+            )
         if self.clock not in CLOCK_MODES:
             raise UsageError(f"--clock {self.clock}: give one of {', '.join(CLOCK_MODES)}.")
-        if self.pg.partition(":")[0] != "embedded" or self.pg.endswith(":"):
+        provider = self.provider()
+        if self.clock == "clock" and not provider.moves_its_clock:
             raise UsageError(
-                f"--pg {self.pg}: give embedded, embedded:MAJOR (as embedded:16) or embedded:BINDIR."
+                f"--clock clock: the clock of a server by --pg {provider.name} cannot be moved; use --clock auto."
             )
 
     def check(self) -> None:
         """Everything that can be known to be missing before a server is started. Raises UsageError."""
-        self.binaries()
+        self.provider().check()
         self.preload()
+        check_network(self.network, self.toxiproxy)
 
-    def binaries(self) -> PostgresBinaries:
-        return find_binaries(self.pg.partition(":")[2] or None)
+    def provider(self) -> ProviderChoice:
+        return ProviderChoice(self.pg)
 
     def preload(self) -> ClockPreload | None:
         match self.clock:
@@ -69,13 +87,17 @@ class Lab:
         self.options = options
         self.core = choose_core()
         self._preload = options.preload()
-        self._servers = EmbeddedServers.start(
-            binaries=options.binaries(), preload=self._preload, core=self.core
-        )
+        self._servers: ServersOfRun = options.provider().start(preload=self._preload, core=self.core)
         self._control = Control(self._servers.control.dsn())
         self._benches: dict[str, Bench] = {}
         self._databases = 0
+        self._database_of: dict[str, str] = {}
         self._pool = ProcessPool()
+        self._wiring = Wiring(options.network, options.toxiproxy)
+
+    @property
+    def server(self) -> ServerUnderTest:
+        return self._servers.test
 
     @property
     def server_version(self) -> str:
@@ -84,19 +106,20 @@ class Lab:
     def bench(self, loaded: LoadedQueue) -> Bench:
         """The bench of this queue, set up at its first use."""
         if loaded.path not in self._benches:
-            with pinned(self.core):
-                self._benches[loaded.path] = self._set_up(loaded)
+            with pinned(self.core), self._database_for(loaded) as database:
+                self._benches[loaded.path] = self._set_up(loaded, database)
         return self._benches[loaded.path]
 
     def run(self, loaded: LoadedQueue, variant: Variant) -> Run:
         with pinned(self.core):
             return self.bench(loaded).run(variant)
 
-    def restart_server(self) -> None:
-        """An immediate stop and a new start of the server under test: it recovers as after a crash."""
-        for bench in self._benches.values():
-            bench.disconnect()
-        self._servers.test.restart()
+    def _strike_server(self, running: LoadedQueue, strike: Callable[[], None]) -> None:
+        """Let a fault hit the server under test. Benches that do not run now leave it before and return after."""
+        for path, bench in self._benches.items():
+            if path != running.path:
+                bench.disconnect()
+        strike()
         for bench in self._benches.values():
             bench.reconnect()
 
@@ -105,26 +128,52 @@ class Lab:
         bench = self._benches.pop(loaded.path, None)
         if bench is not None:
             bench.close()
+            self.server.drop_database(self._database_of.pop(loaded.path))
 
-    def _set_up(self, loaded: LoadedQueue) -> Bench:
+    @contextlib.contextmanager
+    def _database_for(self, loaded: LoadedQueue) -> Iterator[str]:
+        """A new database, dropped again if the bench cannot be set up in it."""
         self._databases += 1
         database = f"bench_{self._databases}"
-        self._servers.test.create_database(database)
+        self.server.create_database(database)
+        try:
+            yield database
+        except BaseException:
+            self.server.drop_database(database)
+            raise
+        self._database_of[loaded.path] = database
 
+    def _set_up(self, loaded: LoadedQueue, database: str) -> Bench:
         def make_actor(seat: Seat) -> Actor:
-            if self.options.actors == "process":
+            kind = seat.kind or ("process" if seat.clock_skew_s else self.options.actors)
+            if kind == "process":
                 return ProcessActor(self._pool, seat)
             return ThreadActor(loaded.queue, seat)
 
-        return Bench(
-            loaded,
-            dsn_for=lambda name: self._servers.test.dsn(database, application_name=name),
-            control=self._control,
+        place = Place(
+            queue_path=loaded.path,
+            dsn_for=lambda name: self.server.dsn(database, application_name=name),
+            tcp_dsn_for=lambda name: self.server.tcp_dsn(database, application_name=name),
             control_dsn=self._servers.control.dsn(),
             make_actor=make_actor,
+            open_wire=lambda actor, path: self._wiring.open(
+                f"{database}:{actor}", path, *self.server.tcp_address
+            ),
+            server=self.server,
+            strike_server=lambda strike: self._strike_server(loaded, strike),
+        )
+        return Bench(
+            loaded,
+            place=place,
+            control=self._control,
             make_lease_time=self._lease_time,
-            restart_server=self.restart_server,
-            surroundings=Surroundings("embedded", self.server_version, self.options.actors),
+            surroundings=Surroundings(
+                self.server.provider,
+                self.server_version,
+                self.options.actors,
+                step=self.options.step,
+                network=self.options.network,
+            ),
             deadline_s=self.options.deadline_s,
         )
 
@@ -151,6 +200,7 @@ class Lab:
             stack.callback(self._servers.close)
             stack.callback(self._control.close)
             stack.callback(self._pool.close)
+            stack.callback(self._wiring.close)
             for bench in self._benches.values():
                 stack.callback(bench.close)
         self._benches.clear()

@@ -36,6 +36,9 @@ class LeaseTime(Protocol):
 
     def pass_lease(self, claim: Claim, until_us: int | None) -> ClockMove: ...
 
+    def catch_up(self) -> None:
+        """Between races: no moment of the last one comes again in the next."""
+
 
 class ByClock:
     """The server's clock is moved: no row is edited, no queue cooperates."""
@@ -67,6 +70,9 @@ class ByClock:
             )
         return self.advance_to(until_us)
 
+    def catch_up(self) -> None:
+        self._clock.catch_up()
+
 
 class ByRewritingTheRow:
     """The adapter rewrites one lease as expired. Only that can be done: time itself stands."""
@@ -87,6 +93,9 @@ class ByRewritingTheRow:
     def pass_lease(self, claim: Claim, until_us: int | None) -> ClockMove:
         self._expire(claim)
         return ClockMove(self.how, 0.0, expired_claim=claim)
+
+    def catch_up(self) -> None:
+        """Time never went back."""
 
 
 class ByWaiting:
@@ -119,3 +128,6 @@ class ByWaiting:
         if until_us is None:
             raise CannotMoveTime(f"when the lease of job {claim.job} ends is not known")
         return self.advance_to(until_us)
+
+    def catch_up(self) -> None:
+        """Time never went back."""

@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 
-from fencepost.harness.adapter import Capability
-from fencepost.harness.bench import Run
+from fencepost.harness.bench import OPERATION, STEP_SIZES, Run
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.known import Baseline, read_known, what_failed
 from fencepost.harness.known_report import KnownReport, as_property
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
+from fencepost.harness.network.base import ENGINES
+from fencepost.harness.postgres.choice import PROVIDER_HELP
+from fencepost.harness.postgres.connection_string import without_password
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.story import failure_text
 from fencepost.harness.trace.canonical import canonical_hash
@@ -41,6 +43,9 @@ USAGE_OUTPUT = "fencepost_usage_error"
 REPEAT_MARK = "#"
 """Between a scenario's name and the number of its run, with --repeat."""
 
+LAB_OPTIONS = ("pg", "actors", "clock", "step", "network", "toxiproxy")
+"""Options that say how a scenario is run: fields of LabOptions, and part of the command that replays it."""
+
 lab_key = pytest.StashKey["LabOfSession"]()
 known_key = pytest.StashKey[Baseline]()
 
@@ -57,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--pg",
         default="embedded",
         metavar="PROVIDER",
-        help="embedded, embedded:MAJOR or embedded:BINDIR (default: embedded)",
+        help=PROVIDER_HELP,
     )
     group.addoption("--actors", default="thread", metavar="|".join(ACTOR_KINDS), help="default: thread")
     group.addoption(
@@ -65,6 +70,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="auto",
         metavar="|".join(CLOCK_MODES),
         help="how leases are made to expire (default: the best that can be had)",
+    )
+    group.addoption(
+        "--step",
+        default=OPERATION,
+        metavar="|".join(STEP_SIZES),
+        help="what one step is: a whole operation, or every SQL statement, seen at the gate (default: operation)",
+    )
+    group.addoption(
+        "--network",
+        default="gate",
+        metavar="|".join(ENGINES),
+        help="what the paths that are to be harmed lead through (default: gate)",
+    )
+    group.addoption(
+        "--toxiproxy",
+        default=None,
+        metavar="PATH",
+        help="the Toxiproxy server (default: the one that is found)",
     )
     group.addoption(
         "--trace-dir",
@@ -154,7 +177,10 @@ class ScenarioItem(pytest.Item):
             pytest.xfail("known: " + "; ".join(f"{entry.invariant} ({entry.reason})" for entry in known))
 
     def _replay_command(self) -> str:
-        given = [f"--{name}={self.config.getoption(name)}" for name in ("queue", "pg", "actors", "clock")]
+        chosen = {name: self.config.getoption(name) for name in ("queue", *LAB_OPTIONS)}
+        given = [
+            f"--{name}={without_password(str(value))}" for name, value in chosen.items() if value is not None
+        ]
         # A node id starts at pytest's root directory; the command is to be typed where this one was.
         _, _, inside = without_repeat(self.nodeid, self.config).partition("::")
         return shlex.join(["pytest", f"{os.path.relpath(self.path)}::{inside}", *given])
@@ -172,12 +198,16 @@ class ScenarioDidNotPass(Exception):
     """Carries the failure text of a run that failed or proved nothing."""
 
 
+def lab_options(config: pytest.Config) -> LabOptions:
+    return LabOptions(**{name: config.getoption(f"--{name}") for name in LAB_OPTIONS})
+
+
 class LabOfSession:
     """The lab of this pytest process: started by the first scenario, closed with the session."""
 
     def __init__(self, config: pytest.Config) -> None:
         option = config.getoption
-        self._options = LabOptions(pg=option("--pg"), actors=option("--actors"), clock=option("--clock"))
+        self._options = lab_options(config)
         self._options.check()
         self._loaded: LoadedQueue = load_queue(option("--queue"))
         given = option("--trace-dir")
@@ -192,7 +222,7 @@ class LabOfSession:
         lab = self._set_up()
         lacking = lab.bench(self._loaded).lacks(variant)
         if lacking:
-            pytest.skip(tell_lacking(self._loaded, lacking))
+            pytest.skip(lacking)
         return lab.run(self._loaded, variant)
 
     def _set_up(self) -> Lab:
@@ -222,12 +252,6 @@ class LabOfSession:
         if self._lab is not None:
             self._lab.close()
             self._lab = None
-
-
-def tell_lacking(loaded: LoadedQueue, lacking: frozenset[Capability]) -> str:
-    if lacking <= loaded.queue.capabilities:
-        return f"this server's clock cannot be moved ({', '.join(sorted(lacking))}; see `fencepost doctor`)"
-    return f"queue '{loaded.queue.name}' lacks {', '.join(sorted(lacking))}"
 
 
 def without_repeat(nodeid: str, config: pytest.Config) -> str:
@@ -269,8 +293,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def fencepost_lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab with the command line's options, for tests that run scenarios by themselves."""
-    option = request.config.getoption
-    with Lab(LabOptions(pg=option("--pg"), actors=option("--actors"), clock=option("--clock"))) as lab:
+    with Lab(lab_options(request.config)) as lab:
         yield lab
 
 

@@ -10,21 +10,22 @@ from types import FrameType
 from typing import Any
 from uuid import UUID
 
-from fencepost.harness.actors.base import Actor
+from fencepost.harness.actors.base import ActorFailed
 from fencepost.harness.adapter import UNSPECIFIED, Capability, Claim, JobId, JobState, JobView, Json, Outcome
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.history import Call, CallStatus, Reply, StepKind
 from fencepost.harness.lease_time import LeaseTime
+from fencepost.harness.race_faults import ParticipantPath, RaceServer, Seating, Stage, Striker
 from fencepost.harness.runner import Runner
 from fencepost.harness.sink import EFFECT, Sink
 from fencepost.harness.verdict import Fault
+from fencepost.harness.wire import StatementRule, Wire
 
 DEFAULT_TTL_S = 60.0
 """Longer than any step's deadline: real time alone never expires a lease."""
 
 PRODUCER = "P"
 REAPER = "R"
-RESTART = "restart"
 
 
 class ExpectationFailed(FencepostError):
@@ -41,38 +42,49 @@ class Race:
     def __init__(
         self,
         runner: Runner,
-        seat_actor: Callable[[str, str, str | None], Actor],
+        stage: Stage,
         lease_time: LeaseTime,
         capabilities: frozenset[Capability],
         scenario_file: str,
         *,
-        restart_server: Callable[[], None],
+        path: str = "direct",
         control: bool = False,
     ) -> None:
         self._runner = runner
-        self._restart_server = restart_server
-        self._faults: list[Fault] = []
+        self._striker = Striker(runner, stage, self.scenario_line)
+        self._path = path
         self._capabilities = capabilities
-        self._seat_actor = seat_actor
         self._participants: dict[str, Participant] = {}
         self._scenario_file = scenario_file
         self._expectations = 0
         self.control = control
         """Whether this is the control run: the same schedule, to be played without its fault."""
         self.clock = RaceClock(self, lease_time)
+        self.server = RaceServer(self._striker)
 
     # -- who takes part -----------------------------------------------------------------------------------
 
-    def worker(self, name: str, *, known_as: str | None = None, time_zone: str | None = None) -> Participant:
+    def worker(
+        self,
+        name: str,
+        *,
+        known_as: str | None = None,
+        time_zone: str | None = None,
+        path: str | None = None,
+        process: bool = False,
+        clock_skew_s: float = 0.0,
+    ) -> Participant:
         """A participant with its own connections. `known_as`: the name it goes by in the queue.
 
-        `time_zone`: the TimeZone its sessions start with; without it, the server's.
+        `time_zone`: the TimeZone its sessions start with; without it, the server's. `path`: how it reaches the
+        server (direct, gate, network); without it, as its scenario says. `process`: it can be killed and
+        stopped. `clock_skew_s`: how wrong its own clock is.
         """
         if name in self._participants:
             raise FencepostError(f"{name} takes part already: every participant has a name of its own")
-        participant = Participant(
-            self, self._runner, name, lambda: self._seat_actor(name, known_as or name, time_zone)
-        )
+        kind = "process" if process or clock_skew_s else None
+        seating = Seating(known_as or name, time_zone, path or self._path, kind, clock_skew_s)
+        participant = Participant(self, self._runner, self._striker, name, seating)
         self._participants[name] = participant
         return participant
 
@@ -98,13 +110,11 @@ class Race:
 
     def restart_server(self) -> None:
         """Stop the server at once and start it again, so that it recovers from a crash; workers reconnect."""
-        self._faults.append(Fault(RESTART, fired=False))
-        self._runner.fault(RESTART, self._restart_server, self.scenario_line())
-        self._faults[-1] = Fault(RESTART, fired=True)
+        self.server.crash()
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        return tuple(self._faults)
+        return self._striker.faults
 
     def unknown_claim(self, like: Claim) -> Claim:
         """A claim of a job that never was, in the form this queue's claims have."""
@@ -124,6 +134,11 @@ class Race:
     def now_us(self) -> int:
         """The database's time at the last observation."""
         return self._runner.last_observation.at_us
+
+    @property
+    def jobs_seen(self) -> int:
+        """How many jobs the last observation shows."""
+        return len(self._runner.last_observation.jobs)
 
     def look(self, job: JobId) -> JobView:
         """The job as the last observation shows it."""
@@ -190,13 +205,19 @@ class Race:
 class Participant:
     """One actor, in the scenario's words. A finished operation returns what it brought; see `start` for held ones."""
 
-    def __init__(self, race: Race, runner: Runner, name: str, seat: Callable[[], Actor]) -> None:
+    def __init__(self, race: Race, runner: Runner, striker: Striker, name: str, seating: Seating) -> None:
         self._race = race
         self._runner = runner
-        self._seat = seat
+        self._striker = striker
+        self._seating = seating
         self._last: Reply | None = None
         self.name = name
-        seat()  # its worker is open before the race begins; after a restart it is opened anew
+        self.path = ParticipantPath(striker, name)
+        self._stage.seat(name, seating)  # its worker is open before the race begins
+
+    @property
+    def _stage(self) -> Stage:
+        return self._striker.stage
 
     # -- whole operations ---------------------------------------------------------------------------------
 
@@ -291,19 +312,77 @@ class Participant:
             StepKind.EXIT, self.name, {"reason": _exit_reason(self._last)}, self._race.scenario_line()
         )
 
+    # -- what is done to it -------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL of its process: it answers nothing any more. Its next operation is that of a new process."""
+        self._strike("kill", ends_calls=True)
+
+    def stop(self) -> None:
+        """SIGSTOP of its process: it stands where it is, its connections stay."""
+        self._strike("stop")
+
+    def cont(self) -> None:
+        """SIGCONT: it goes on as if nothing had happened."""
+        self._strike("cont")
+
+    def is_refused_a_connection(self, sqlstate: str) -> None:
+        """Its connections end, and the server answers its next one with this error; the one after that works."""
+
+        def refuse(wire: Wire) -> None:
+            wire.refuse_connections(sqlstate)
+            wire.cut("fin")
+
+        def strike() -> None:
+            wire = self._stage.wire(self.name)
+            if wire is None:
+                raise FencepostError(f"{self.name} is connected directly: seat it with path='gate'")
+            self._stage.strike_path(self.name, lambda: refuse(wire), ends=True, notice=True)
+            try:
+                self._stage.seat(self.name, self._seating)
+            except ActorFailed:
+                return
+            raise NotEstablished(f"{self.name} got a connection that was to be refused with {sqlstate}")
+
+        self._striker.strike(
+            "refuse_connections",
+            strike,
+            actor=self.name,
+            ends_connections_of=(self.name,),
+            detail={"sqlstate": sqlstate},
+        )
+
+    def _strike(self, signal: str, *, ends_calls: bool = False) -> None:
+        self._striker.strike(
+            signal,
+            lambda: self._stage.strike_process(self.name, signal),
+            actor=self.name,
+            ends_calls_of=(self.name,) if ends_calls else (),
+        )
+
     # -- operations in flight -----------------------------------------------------------------------------
 
     def start(
-        self, operation: str, *claims: Claim, hold_at: str | Sequence[str] = (), **arguments: Json
+        self,
+        operation: str,
+        *claims: Claim,
+        hold_at: str | StatementRule | Sequence[str | StatementRule] = (),
+        faults: Sequence[StatementRule] = (),
+        **arguments: Json,
     ) -> Pending:
-        """Let an operation go, to be held at these checkpoints; it may come back answered, parked or blocked."""
-        holds = (hold_at,) if isinstance(hold_at, str) else tuple(hold_at)
+        """Let an operation go, to be held at these checkpoints or statements; it comes back once it stands still.
+
+        Statements are addressed with `before`, `after`, and the faults at them with `lose_reply`, … (harness/wire.py).
+        """
+        holds = (hold_at,) if isinstance(hold_at, str | StatementRule) else tuple(hold_at)
         call = self._runner.let_go(
-            self._seat(),
+            self._stage.seat(self.name, self._seating),
             operation,
             arguments,
             claims=claims,
-            hold_at=holds,
+            hold_at=[hold for hold in holds if isinstance(hold, str)],
+            rules=[*(hold for hold in holds if isinstance(hold, StatementRule)), *faults],
+            wire=self._stage.wire(self.name),
             line=self._race.scenario_line(),
         )
         return Pending(self._race, self._runner, call, self._note_reply)
@@ -333,6 +412,13 @@ class Pending:
         status = self._runner.status_of(self._call)
         if status is not CallStatus.BLOCKED:
             raise NotEstablished(f"{self._name} should wait for a lock, it is {self._tell(status)}")
+        return self
+
+    def is_cut_off(self) -> Pending:
+        """Expect it to wait for its path to the server."""
+        status = self._runner.status_of(self._call)
+        if status is not CallStatus.CUT_OFF:
+            raise NotEstablished(f"{self._name} should be cut off, it is {self._tell(status)}")
         return self
 
     def go_on(self) -> Pending:
@@ -368,6 +454,19 @@ class Pending:
         return tuple(
             Result(self._race, f"item {number} of {self._name}", item)
             for number, item in enumerate(reply.items, start=1)
+        )
+
+    @property
+    def statements(self) -> int:
+        """How many SQL statements it has sent so far; only of an actor behind the gate."""
+        return max(
+            (
+                statement.number
+                for step in self._runner.steps
+                if step.call is self._call
+                for statement in step.statements
+            ),
+            default=0,
         )
 
     def claim(self, job: JobId | None = None) -> Claim:
@@ -411,6 +510,18 @@ class Result:
         self._race.check(self.reply.accepted, f"{self._name} should be accepted, it was {_why(self.reply)}")
         return self
 
+    def unknown(self) -> Result:
+        """Its answer was lost: it may have happened or not."""
+        self._race.check(
+            self.reply.outcome is Outcome.UNKNOWN,
+            f"{self._name} should have lost its answer, it was {_why(self.reply)}",
+        )
+        return self
+
+    def claims(self) -> tuple[Claim, ...]:
+        """What a claim brought, which may be nothing. One that was refused did not look, so it found nothing out."""
+        return self.accepted().reply.claims
+
     def refused(self, reason: str | None = None) -> Result:
         wanted = f"refused ({reason})" if reason else "refused"
         self._race.check(
@@ -432,6 +543,11 @@ class RaceClock:
         self._move(lambda: self._lease_time.advance(seconds), {"seconds": seconds})
 
     def rewind(self, seconds: float) -> None:
+        """Back by `seconds`. Refused while a step is blocked: the server's timers for it would run that much longer."""
+        blocked = [f for f in self._race._runner.in_flight if f.status is CallStatus.BLOCKED]
+        if blocked:
+            waiting = ", ".join(f"{flight.name}'s {flight.call.operation}" for flight in blocked)
+            raise FencepostError(f"the clock cannot be set back while {waiting} waits for a lock")
         self._move(lambda: self._lease_time.rewind(seconds), {"seconds": -seconds})
 
     def advance_past(self, claim: Claim) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fencepost.harness.actors.base import Actor
 from fencepost.harness.actors.messages import Request
-from fencepost.harness.adapter import GUARD_PASSED, Claim, Json, Observation
+from fencepost.harness.adapter import GUARD_PASSED, Claim, Json, Observation, Outcome
 from fencepost.harness.control import Control
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.history import (
@@ -19,7 +19,8 @@ from fencepost.harness.history import (
 )
 from fencepost.harness.invariants import Invariant
 from fencepost.harness.settling import InFlight, Settler
-from fencepost.harness.verdict import Hold
+from fencepost.harness.verdict import Fault, Hold
+from fencepost.harness.wire import StatementRule, Wire, hold_place, is_hold
 
 
 class InvariantBroken(FencepostError):
@@ -42,14 +43,19 @@ class Runner:
         observe: Callable[[], Observation],
         invariants: Sequence[Invariant],
         reports_checkpoints: bool,
+        orphan: Callable[[Collection[int]], None] = lambda _: None,
+        every_statement: bool = False,
     ) -> None:
         self._race = race
         self._control = control
         self._settler = settler
         self._observe = observe
         self._reports_checkpoints = reports_checkpoints
+        self._orphan = orphan
+        self._every_statement = every_statement
         self._in_flight: dict[str, InFlight] = {}
-        self._were_blocked: list[InFlight] = []
+        self._woken: list[tuple[InFlight, CallStatus]] = []
+        """Calls that stood still when the current step began and may move in it, with how they stood."""
         self._holds: list[InFlightHold] = []
         self._calls = 0
         self.invariants = tuple(invariants)
@@ -57,6 +63,10 @@ class Runner:
         self.exercised: list[tuple[str, ...]] = []
         """Per step, the invariants whose subject was there."""
         self.violations: list[Violation] = []
+        self.statement_faults: list[Fault] = []
+        """Faults armed at statements, in the order in which their calls ended."""
+        self.lost_connection: set[str] = set()
+        """Actors whose last answer was lost: whoever works for them opens a new connection next."""
         self.first_observation = self.last_observation = observe()
 
     # -- what can be let go -------------------------------------------------------------------------------
@@ -69,13 +79,19 @@ class Runner:
         *,
         claims: tuple[Claim, ...] = (),
         hold_at: Sequence[str] = (),
+        rules: Sequence[StatementRule] = (),
+        wire: Wire | None = None,
         line: str | None = None,
     ) -> Call:
-        """Start an operation and wait until it has answered, is parked, or is blocked."""
+        """Start an operation and wait until it has answered, or stands still."""
         name = actor.seat.actor
         if name in self._in_flight:
             busy = self._in_flight[name].call
             raise FencepostError(f"{name} is still in {busy.operation}: an actor does one thing at a time")
+        if rules and wire is None:
+            raise FencepostError(
+                f"{name}'s {operation} is addressed by its statements, and {name} is not behind the gate"
+            )
         self._calls += 1
         now_us = self.last_observation.at_us
         call = Call(
@@ -91,42 +107,83 @@ class Runner:
         )
         keys = {checkpoint: self._control.raise_barrier() for checkpoint in hold_at}
         self._holds.extend(InFlightHold(call, checkpoint) for checkpoint in hold_at)
-        flight = InFlight(call, actor, holds=dict(keys))
+        self._holds.extend(InFlightHold(call, hold_place(rule)) for rule in rules if is_hold(rule))
+        flight = InFlight(call, actor, holds=dict(keys), wire=wire)
         self._in_flight[name] = flight
+        if wire is not None:
+            wire.begin(operation, rules, every_statement=self._every_statement)
         actor.submit(Request(operation, arguments, claims, keys, self._race))
         self._settle_and_record(flight, line)
         return call
 
     def go_on(self, call: Call, line: str | None = None) -> None:
-        """Open the barrier a parked call waits at, and wait until it stands still again."""
+        """Let a parked call go on, and wait until it stands still again."""
         flight = self._in_flight.get(call.actor)
         if flight is None or flight.call is not call or flight.status is not CallStatus.PARKED:
             raise FencepostError(f"{call.actor}'s {call.operation} is not parked, so it cannot go on")
-        assert flight.checkpoint is not None
-        key = flight.holds.pop(flight.checkpoint)
-        flight.status = None
-        flight.checkpoint = None
-        self._control.open_barrier(key)
+        self._release(flight)
         self._settle_and_record(flight, line)
+
+    def _release(self, flight: InFlight) -> None:
+        assert flight.checkpoint is not None
+        checkpoint, flight.checkpoint = flight.checkpoint, None
+        flight.status = None
+        flight.maybe_judged = False
+        if flight.at_statement:
+            assert flight.wire is not None
+            flight.at_statement = False
+            flight.wire.release()
+        else:
+            self._control.open_barrier(flight.holds.pop(checkpoint))
 
     def move_clock(self, move: Callable[[], ClockMove], detail: Mapping[str, Json], line: str | None) -> None:
         before = self.last_observation
         clock = move()
-        self._settle_blocked()
+        self._settle_woken()
         after = self._look()
         self._record(Step(self._next(), StepKind.CLOCK, before, after, clock=clock, detail=detail, line=line))
         self._record_freed(before, after, None)
+        self._walk_on()
         self._raise_if_broken()
 
-    def fault(self, name: str, strike: Callable[[], None], line: str | None) -> None:
-        """Let a fault of the server happen. For now only with nobody in flight."""
-        if self._in_flight:
-            busy = ", ".join(f"{flight.name} in {flight.call.operation}" for flight in self.in_flight)
-            raise FencepostError(f"{name} with calls in flight is not supported yet: {busy}")
+    def fault(
+        self,
+        name: str,
+        strike: Callable[[], None],
+        line: str | None,
+        *,
+        actor: str | None = None,
+        ends_connections_of: Collection[str] | None = (),
+        ends_calls_of: Collection[str] = (),
+        detail: Mapping[str, Json] | None = None,
+    ) -> None:
+        """Let a fault happen, whoever is in flight.
+
+        `ends_connections_of` (None: everybody's) names the actors whose connections it ends: a statement of
+        theirs that the gate holds comes back as a lost connection. `ends_calls_of` names the actors it ends.
+        Calls parked at a barrier stay there.
+        """
         before = self.last_observation
         strike()
+        hit = {f.name for f in self.in_flight} if ends_connections_of is None else set(ends_connections_of)
+        self._settle_woken(
+            [f for f in self.in_flight if (f.name in hit and f.at_statement) or f.name in ends_calls_of]
+        )
         after = self._look()
-        self._record(Step(self._next(), StepKind.FAULT, before, after, fault=name, line=line))
+        self._record(
+            Step(
+                self._next(),
+                StepKind.FAULT,
+                before,
+                after,
+                fault=name,
+                actor=actor,
+                detail=detail or {},
+                line=line,
+            )
+        )
+        self._record_freed(before, after, None)
+        self._walk_on()
         self._raise_if_broken()
 
     def note(self, kind: StepKind, actor: str | None, detail: Mapping[str, Json], line: str | None) -> None:
@@ -164,40 +221,68 @@ class Runner:
         return len(self.steps) + 1
 
     def _settle_and_record(self, flight: InFlight, line: str | None) -> None:
+        self._one_step(flight, line)
+        self._walk_on(line)
+        self._raise_if_broken()
+
+    def _one_step(self, flight: InFlight, line: str | None) -> None:
         before = self.last_observation
-        self._settler.settle([flight, *self._wake_blocked()])
+        self._settler.settle([flight, *self._wake(except_for=flight)])
         after = self._look()
         self._record(self._call_step(StepKind.CALL, flight, before, after, line))
         self._record_freed(before, after, flight)
-        self._raise_if_broken()
 
-    def _settle_blocked(self) -> None:
-        blocked = self._wake_blocked()
-        if blocked:
-            self._settler.settle(blocked)
+    def _walk_on(self, line: str | None = None) -> None:
+        """Where every statement is a step: whoever the gate holds only for that goes on, in actor order."""
+        while not self.violations:
+            walking = [f for f in self.in_flight if f.at_statement and not self._is_wanted(f)]
+            if not walking:
+                return
+            self._release(walking[0])
+            self._one_step(walking[0], line)
 
-    def _wake_blocked(self) -> list[InFlight]:
-        """Blocked calls may move in any step: they count as moving until they are seen to stand still."""
-        self._were_blocked = [f for f in self.in_flight if f.status is CallStatus.BLOCKED]
-        for flight in self._were_blocked:
+    def _is_wanted(self, flight: InFlight) -> bool:
+        """Whether the schedule holds it there."""
+        return flight.wire is not None and flight.wire.held_by_rule is not None
+
+    def _settle_woken(self, others: Sequence[InFlight] = ()) -> None:
+        moving = self._wake()
+        for flight in others:
+            if flight.status is not None:
+                self._woken.append((flight, flight.status))
+                flight.status = flight.checkpoint = None
+                flight.at_statement = False
+                moving.append(flight)
+        if moving:
+            self._settler.settle(moving)
+
+    def _wake(self, except_for: InFlight | None = None) -> list[InFlight]:
+        """Calls that wait for others may move in any step: they count as moving until seen to stand still."""
+        waiting = (CallStatus.BLOCKED, CallStatus.CUT_OFF)
+        self._woken = [(f, f.status) for f in self.in_flight if f.status in waiting and f is not except_for]
+        for flight, _ in self._woken:
             flight.status = None
-        return self._were_blocked
+        return [flight for flight, _ in self._woken]
 
     def _record_freed(self, before: Observation, after: Observation, mover: InFlight | None) -> None:
         # In actor order: the server answers several freed calls in any order.
-        for flight in self._were_blocked:
-            if flight is not mover and flight.status is not CallStatus.BLOCKED:
+        for flight, stood in sorted(self._woken, key=lambda woken: woken[0].name):
+            if flight is not mover and flight.status is not stood:
                 self._record(self._call_step(StepKind.FREED, flight, before, after, None))
-        self._were_blocked = []
+        self._woken = []
 
     def _call_step(
         self, kind: StepKind, flight: InFlight, before: Observation, after: Observation, line: str | None
     ) -> Step:
+        statements = flight.wire.take_statements() if flight.wire is not None else ()
         if flight.status is CallStatus.ANSWERED:
-            del self._in_flight[flight.name]
+            self._end_call(flight)
         if flight.status is CallStatus.PARKED:
+            places = {flight.checkpoint} | (
+                {flight.wire.held_by_rule} if flight.at_statement and flight.wire is not None else set()
+            )
             for hold in self._holds:
-                if hold.call is flight.call and hold.checkpoint == flight.checkpoint:
+                if hold.call is flight.call and hold.checkpoint in places:
                     hold.reached = True
         return Step(
             self._next(),
@@ -210,9 +295,20 @@ class Runner:
             blocked_by=flight.blocked_by if flight.status is CallStatus.BLOCKED else (),
             actor=flight.name,
             line=line,
+            statements=statements,
         )
 
+    def _end_call(self, flight: InFlight) -> None:
+        del self._in_flight[flight.name]
+        if flight.call.reply is not None and flight.call.reply.outcome is Outcome.UNKNOWN:
+            self.lost_connection.add(flight.name)
+        if flight.wire is not None:
+            self.statement_faults.extend(flight.wire.end(flight.call))
+
     def _look(self) -> Observation:
+        self._orphan(
+            [pid for f in self._in_flight.values() if f.wire is not None for pid in f.wire.lost_backends()]
+        )
         self.last_observation = self._observe()
         for flight in self._in_flight.values():
             if flight.status is not CallStatus.ANSWERED and self._surely_not_judged(flight):
@@ -220,8 +316,10 @@ class Runner:
         return self.last_observation
 
     def _surely_not_judged(self, flight: InFlight) -> bool:
-        if GUARD_PASSED in flight.call.passed or flight.checkpoint == GUARD_PASSED:
+        if GUARD_PASSED in flight.call.passed or flight.checkpoint == GUARD_PASSED or flight.maybe_judged:
             return False
+        if flight.status is CallStatus.CUT_OFF:
+            return False  # what was sent before the path was cut may have been judged, its answer on the way
         return flight.status is CallStatus.BLOCKED or self._reports_checkpoints
 
     def _record(self, step: Step) -> None:

@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost.harness.adapter import Capability
 from fencepost.harness.errors import UsageError
+from fencepost.harness.postgres.provider import ServerFault
 from fencepost.harness.witness import Witness
 
 if TYPE_CHECKING:
     from fencepost.harness.race import Race
 
 Body = Callable[..., None]
+
+PATHS = ("direct", "gate", "network", "network_rst")
+"""How a participant reaches the server: directly; through the gate, which knows statements; through the network
+engine, which can harm its connections, and ends them by FIN or, as `network_rst`, by RST."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,10 @@ class Scenario:
     each: Mapping[str, Sequence[str]] = field(default_factory=dict)
     classified: bool = False
     """Judged by what became of its late writes (harness/classify.py), each run after a control run of its own."""
+    path: str = "direct"
+    """How its participants reach the server, of `PATHS`."""
+    server_faults: frozenset[ServerFault] = frozenset()
+    """What it does to the server: it is skipped where the server's provider cannot."""
     __test__ = False  # pytest must not take the class for a test class
 
     def variants(self) -> Iterator[Variant]:
@@ -74,9 +83,13 @@ def scenario(
     family: str | None = None,
     each: Mapping[str, Sequence[str]] | None = None,
     classified: bool = False,
+    path: str = "direct",
+    server_faults: Collection[ServerFault] = (),
 ) -> Callable[[Body], Scenario]:
     """Declare a scenario. Its docstring's first line is its sentence; `witnesses` is what a pass rests on."""
     _check_at_the_door(requires, witnesses, each)
+    if path not in PATHS:
+        raise UsageError(f"`path` is one of {', '.join(PATHS)}, not {path!r}.")
 
     def make(body: Body) -> Scenario:
         sentence = (inspect.getdoc(body) or "").split("\n\n", 1)[0].replace("\n", " ")
@@ -99,6 +112,8 @@ def scenario(
             witnesses=tuple(witnesses),
             each=dict(each or {}),
             classified=classified,
+            path=path,
+            server_faults=frozenset(server_faults),
         )
 
     return make
@@ -110,6 +125,12 @@ def _check_at_the_door(requires: Any, witnesses: Any, each: Any) -> None:
     wrong = [item for item in witnesses if not isinstance(item, Witness)]
     if wrong:
         raise UsageError(f"`witnesses` takes Witness objects, not {wrong[0]!r}.")
+    for witness in witnesses:
+        for name, value in witness.chosen.items():
+            if value not in (each or {}).get(name, ()):
+                raise UsageError(
+                    f"A witness is asked only where {name} is {value!r}: `each` has no such value."
+                )
     wrong = [item for item in requires if not isinstance(item, Capability)]
     if wrong:
         raise UsageError(f"`requires` takes Capability members, not {wrong[0]!r}.")

@@ -13,6 +13,7 @@ from fencepost.harness.actors.base import Actor
 from fencepost.harness.control import Control
 from fencepost.harness.errors import StepDeadline
 from fencepost.harness.history import Call, CallStatus
+from fencepost.harness.wire import Wire
 
 # A call that neither waits nor is held answers within this time on an idle machine; asking the server whether
 # it is blocked before that would only take the core away from it.
@@ -34,6 +35,12 @@ class InFlight:
     checkpoint: str | None = None
     """Where it is parked."""
     blocked_by: tuple[str, ...] = ()
+    wire: Wire | None = None
+    """Its actor's path, where it goes through the gate or a network engine."""
+    at_statement: bool = False
+    """Parked by the gate, before or after a statement, and not by a barrier."""
+    maybe_judged: bool = False
+    """Parked with a statement's answer withheld: the server may have judged the write already."""
 
     @property
     def name(self) -> str:
@@ -46,11 +53,13 @@ class Settler:
         control: Control,
         waits: Callable[[], Mapping[str, frozenset[str]]],
         describe: Callable[[], str],
+        cut_off: Callable[[InFlight], bool],
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
         self._control = control
         self._waits = waits
         self._describe = describe
+        self._cut_off = cut_off
         self._deadline_s = deadline_s
 
     def settle(self, moving: Collection[InFlight]) -> None:
@@ -62,7 +71,7 @@ class Settler:
             pause_s = FIRST_LOOK_S if first_look and not restless[0].holds else POLL_S
             first_look = False
             restless = [flight for flight in restless if not self._arrived(flight, pause_s)]
-            if restless and self._all_blocked(restless):
+            if restless and self._all_still(restless):
                 return
             if restless and time.monotonic() > deadline:
                 for flight in restless:
@@ -76,6 +85,14 @@ class Settler:
             flight.call.reply = reply
             flight.status = CallStatus.ANSWERED
             return True
+        parked = flight.wire.parked if flight.wire is not None else None
+        if parked is not None:
+            flight.call.passed.extend(flight.actor.take_passed())
+            flight.status = CallStatus.PARKED
+            flight.checkpoint = parked.place
+            flight.at_statement = True
+            flight.maybe_judged = parked.answered
+            return True
         for checkpoint, key in flight.holds.items():
             if self._control.is_parked(key):
                 flight.call.passed.extend(flight.actor.take_passed())
@@ -84,10 +101,11 @@ class Settler:
                 return True
         return False
 
-    def _all_blocked(self, restless: list[InFlight]) -> bool:
-        """Blocked for good: each waits for an actor that is still, and none has answered meanwhile."""
+    def _all_still(self, restless: list[InFlight]) -> bool:
+        """Blocked or cut off for good: each waits for somebody who is still, and none has answered meanwhile."""
         waits = self._waits()
-        if any(flight.name not in waits for flight in restless) or _has_cycle(waits):
+        still = {f.name: self._status_of(f, waits) for f in restless}
+        if None in still.values() or _has_cycle(waits):
             # In a cycle the server's deadlock detector will end one of them: that is not a resting state.
             return False
         if any(self._arrived(flight, 0.0) for flight in restless):
@@ -96,9 +114,14 @@ class Settler:
             return False
         for flight in restless:
             flight.call.passed.extend(flight.actor.take_passed())
-            flight.status = CallStatus.BLOCKED
-            flight.blocked_by = tuple(sorted(waits[flight.name]))
+            flight.status = still[flight.name]
+            flight.blocked_by = tuple(sorted(waits.get(flight.name, ())))
         return True
+
+    def _status_of(self, flight: InFlight, waits: Mapping[str, frozenset[str]]) -> CallStatus | None:
+        if flight.name in waits:
+            return CallStatus.BLOCKED
+        return CallStatus.CUT_OFF if self._cut_off(flight) else None
 
     def _tell(self, restless: list[InFlight]) -> str:
         awaited = ", ".join(

@@ -13,6 +13,7 @@ from rich.text import Text
 from fencepost.harness.trace.format import Trace
 
 WIDTH = 110
+ALL_ROWS_AT_MOST = 6
 
 
 def render(item: RenderableType, width: int = WIDTH) -> str:
@@ -29,14 +30,15 @@ def steps_table(trace: Trace, last: int | None = None) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("step", "who", "what", "answer", "rows after it"):
         table.add_column(name, justify="right" if name == "step" else "left", overflow="fold")
-    for step in steps:
+    befores = [trace.header["first_observation"], *(step["after"] for step in trace.steps)]
+    for before, step in zip(befores[len(trace.steps) - len(steps) :], steps, strict=False):
         broken = step.get("violated")
         table.add_row(
             str(step["n"]),
             "drain" if step.get("drain") and "actor" not in step else step.get("actor", "·"),
             Text(_what(step)),
             Text(_answer(step) + (f"  ← breaks {', '.join(broken)}" if broken else "")),
-            Text(_rows(step["after"])),
+            Text(_rows(step["after"], before)),
         )
     return table
 
@@ -84,12 +86,17 @@ def tell_reply(operation: str, reply: Mapping[str, Any]) -> str:
     return "accepted before" if reply.get("repeated") else "accepted"
 
 
-def _rows(observation: Mapping[str, Any]) -> str:
+def _rows(observation: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """Of few jobs every row; of many only those the step changed."""
     ledger: dict[str, list[Any]] = {}
     for entry in observation["ledger"]:
         ledger.setdefault(entry["job"], []).append(entry["token"])
     parts = []
-    for job in observation["jobs"]:
+    shown = observation["jobs"]
+    if len(shown) > ALL_ROWS_AT_MOST:
+        earlier = {job["job"]: job for job in before["jobs"]}
+        shown = [job for job in shown if earlier.get(job["job"]) != job]
+    for job in shown:
         text = f"{job['job']}: {job['state']}"
         if job.get("token"):
             text += f", token {job['token']}"
@@ -99,7 +106,8 @@ def _rows(observation: Mapping[str, Any]) -> str:
         if job["job"] in ledger:
             text += f", ledger {ledger[job['job']]}"
         parts.append(text)
-    return "; ".join(parts)
+    left_out = len(observation["jobs"]) - len(shown)
+    return "; ".join([*parts, *([f"{left_out} more as before"] if left_out else [])])
 
 
 def reasons_text(reasons: Sequence[str]) -> str:

@@ -36,6 +36,7 @@ class Fault:
 
     name: str
     fired: bool
+    note: str = ""  # what helps to see why it did not fire
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,9 @@ def missing_evidence(facts: RunFacts, *, cut_short: bool) -> tuple[str, ...]:
         if not hold.reached
     )
     missing.extend(
-        f"the fault {fault.name} was armed and never fired" for fault in facts.faults if not fault.fired
+        f"the fault {fault.name} was armed and never fired" + (f" ({fault.note})" if fault.note else "")
+        for fault in facts.faults
+        if not fault.fired
     )
     if not facts.witnesses:
         missing.append("the scenario declares nothing that would prove its race happened")
@@ -137,6 +140,8 @@ def missing_evidence(facts: RunFacts, *, cut_short: bool) -> tuple[str, ...]:
     )
     if not facts.drained:
         missing.append("the run was not brought to its end")
+    if facts.control is not None and facts.classification is None:
+        missing.append("nothing was tried that the queue would have had to refuse")
     if facts.control is not None and facts.control.verdict is not Verdict.PASS:
         told = "; ".join(facts.control.reasons)
         missing.append(f"the control run, without the fault, did not pass ({facts.control.verdict}): {told}")

@@ -6,11 +6,12 @@ not count: only what the scenario's actors did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from fencepost.harness.adapter import TERMINAL_STATES, JobState, Observation
+from fencepost.harness.adapter import TERMINAL_STATES, JobId, JobState, Observation, Outcome
 from fencepost.harness.history import CallStatus, Execution, Step, StepKind
+from fencepost.harness.invariants.base import US_PER_S
 from fencepost.harness.sink import EFFECT
 
 _Predicate = Callable[[Sequence[Step], Sequence[Execution]], bool]
@@ -22,6 +23,8 @@ class Witness:
     seen: _Predicate
     asked_of: str = "every run"
     """`the race` or `the control`, of a classified scenario: the control run leaves out the fault itself."""
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """Only of the variants with these values: what happens in one need not happen in another."""
 
     def of_the_race(self) -> Witness:
         return replace(self, asked_of="the race")
@@ -29,8 +32,12 @@ class Witness:
     def of_the_control(self) -> Witness:
         return replace(self, asked_of="the control")
 
-    def is_asked(self, *, control: bool) -> bool:
-        return self.asked_of != ("the race" if control else "the control")
+    def where(self, **chosen: str) -> Witness:
+        return replace(self, chosen=chosen)
+
+    def is_asked(self, *, control: bool, chosen: Mapping[str, str]) -> bool:
+        asked = self.asked_of != ("the race" if control else "the control")
+        return asked and all(chosen[name] == value for name, value in self.chosen.items())
 
 
 def _reclaimed(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
@@ -92,6 +99,53 @@ def _kept_past_its_claim(steps: Sequence[Step], executions: Sequence[Execution])
 
 kept_past_its_claim = Witness(
     "a lease was still live when the clock had passed the end its claim was given", _kept_past_its_claim
+)
+
+
+def time_passed(seconds: float) -> Witness:
+    """For a clock that is moved and expires nothing. By the server's time, not by what was asked for."""
+
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        moved_us = sum(step.after.at_us - step.before.at_us for step in steps if step.kind is StepKind.CLOCK)
+        return moved_us >= seconds * US_PER_S
+
+    return Witness(f"the clock was moved by {seconds:g} s", seen)
+
+
+def came_long_after_its_claim(actor: str, operation: str, seconds: float) -> Witness:
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        claimed_us: dict[tuple[JobId, int | None], int] = {}
+        for step in steps:
+            if step.call is None or step.reply is None:
+                continue
+            claimed_us |= {(claim.job, claim.token): step.after.at_us for claim in step.reply.claims}
+            if step.actor == actor and step.call.operation == operation:
+                for claim in step.call.claims:
+                    since_us = claimed_us.get((claim.job, claim.token), step.before.at_us)
+                    if step.before.at_us - since_us >= seconds * US_PER_S:
+                        return True
+        return False
+
+    return Witness(f"{actor}'s {operation} came {seconds:g} s after its claim", seen)
+
+
+def _some_end_passed(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+    ends_us: list[int] = []
+    for step in steps:
+        if step.reply is not None:
+            for claim in step.reply.claims:
+                view = step.after.by_job.get(claim.job)
+                end_us = claim.lease_until_us or (view.lease_until_us if view is not None else None)
+                ends_us += [] if end_us is None else [end_us]
+        if step.kind is StepKind.CLOCK and any(
+            step.before.at_us < end_us <= step.after.at_us for end_us in ends_us
+        ):
+            return True
+    return False
+
+
+end_of_a_claim_passed = Witness(
+    "the clock was moved past the end a claim had been given, whatever became of the job", _some_end_passed
 )
 
 
@@ -157,6 +211,44 @@ def was_held(actor: str, operation: str, checkpoint: str | None = None) -> Witne
     return Witness(f"{actor}'s {operation} was held at {checkpoint or 'a checkpoint'}", seen)
 
 
+def was_cut_off(actor: str, operation: str) -> Witness:
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        return any(
+            step.actor == actor
+            and step.call is not None
+            and step.call.operation == operation
+            and step.status is CallStatus.CUT_OFF
+            for step in steps
+        )
+
+    return Witness(f"{actor}'s {operation} waited for a path that let nothing through", seen)
+
+
+def answer_lost(actor: str, operation: str) -> Witness:
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        return any(
+            step.actor == actor
+            and step.call is not None
+            and step.call.operation == operation
+            and step.reply is not None
+            and step.reply.outcome is Outcome.UNKNOWN
+            for step in steps
+        )
+
+    return Witness(f"the answer to {actor}'s {operation} was lost", seen)
+
+
+def struck(*faults: str, times: int = 1) -> Witness:
+    """One of these faults, or any."""
+
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        strikes = [s for s in steps if s.kind is StepKind.FAULT and (not faults or s.fault in faults)]
+        return len(strikes) >= times
+
+    named = " or ".join(faults) or "a fault"
+    return Witness(f"{named} struck" + (f" {times} times" if times > 1 else ""), seen)
+
+
 def was_refused(actor: str, operation: str, reason: str | None = None) -> Witness:
     def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
         return any(
@@ -175,19 +267,22 @@ def was_refused(actor: str, operation: str, reason: str | None = None) -> Witnes
     return Witness(f"{actor}'s {operation} was refused{because}", seen)
 
 
-def answered(actor: str, operation: str) -> Witness:
+def answered(actor: str, operation: str, times: int = 1) -> Witness:
     """For an operation that may win or lose: it took part, whatever came of it."""
 
     def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
-        return any(
-            step.actor == actor
+        answers = [
+            step
+            for step in steps
+            if step.actor == actor
             and step.call is not None
             and step.call.operation == operation
             and step.reply is not None
-            for step in steps
-        )
+        ]
+        return len(answers) >= times
 
-    return Witness(f"{actor}'s {operation} was answered", seen)
+    often = f" {times} times" if times > 1 else ""
+    return Witness(f"{actor}'s {operation} was answered{often}", seen)
 
 
 def was_accepted(actor: str, operation: str, times: int = 1) -> Witness:

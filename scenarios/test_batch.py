@@ -70,7 +70,7 @@ def two_batch_claims(race: Race, checkpoint: str) -> None:
     held = a.start("claim_batch", ttl_s=60.0, limit=3, hold_at=checkpoint).is_held()
     by_b = b.start("claim_batch", ttl_s=60.0, limit=3)
     held.go_on()
-    mine, theirs = held.reply().claims, by_b.reply().claims
+    mine, theirs = held.result().claims(), by_b.result().claims()
     for worker, leases in ((a, mine), (b, theirs)):
         for lease in leases:
             worker.complete(lease).accepted()

@@ -57,7 +57,10 @@ def outside_system_without_a_check(race: Race) -> None:
     race.expect(job, state="succeeded", ledger=1, token=fresh.token)
 
 
-@scenario(requires={FENCING}, witnesses=[lease_expired, reclaimed, effect_doubled])
+@scenario(
+    requires={FENCING},
+    witnesses=[lease_expired, reclaimed, effect_doubled, was_refused("A", "effect", "stale_token")],
+)
 def outside_system_knows_only_what_it_saw(race: Race) -> None:
     """A calls late and still before B: a system that checks tokens has not seen B's yet, and does both.
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from fencepost.harness.adapter import Capability
+from fencepost.harness.classify import late_write
 from fencepost.harness.race import Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.witness import (
+    answered,
     found_nothing,
     kept_past_its_claim,
     lease_expired,
     reaped,
     reclaimed,
+    time_passed,
     was_held,
     was_refused,
 )
@@ -23,6 +26,7 @@ CLOCK = Capability.CLOCK
 LEASE_LENGTH = Capability.LEASE_LENGTH
 
 BEATS = 10
+COMES_BACK_TO = ("complete", "fail", "heartbeat")
 
 
 @scenario(requires={HEARTBEAT, CLOCK}, witnesses=[kept_past_its_claim, found_nothing("B")])
@@ -44,7 +48,13 @@ def heartbeat_extends(race: Race) -> None:
 
 @scenario(
     requires={HEARTBEAT, CLOCK, LEASE_LENGTH},
-    witnesses=[kept_past_its_claim, lease_expired, reclaimed],
+    witnesses=[
+        kept_past_its_claim,
+        answered("R", "reap", times=2).where(asked_by="reaper"),
+        answered("B", "claim", times=2).where(asked_by="claim"),
+        lease_expired,
+        reclaimed,
+    ],
     each={"asked_by": ("reaper", "claim")},
 )
 def heartbeat_is_honoured_until_its_time(race: Race, asked_by: str) -> None:
@@ -56,7 +66,7 @@ def heartbeat_is_honoured_until_its_time(race: Race, asked_by: str) -> None:
     lease = a.claim(job, ttl_s=60.0)
     a.heartbeat(lease, ttl_s=600.0).accepted()
     race.clock.advance(580.0)
-    early = reaper.reap() if reaper is not None else len(b.try_claim().reply.claims)
+    early = reaper.reap() if reaper is not None else len(b.try_claim().claims())
     race.clock.advance_past(lease)
     if reaper is not None:
         reaper.reap()
@@ -165,7 +175,7 @@ def lease_expires_before_the_heartbeat_is_judged(race: Race, checkpoint: str) ->
 
 @scenario(
     requires={HEARTBEAT, FENCING, REAPER, Capability.REAP_SNAPSHOT, CHECKPOINTS, CLOCK, LEASE_LENGTH},
-    witnesses=[lease_expired, was_held("A", "heartbeat"), was_held("R", "reap")],
+    witnesses=[lease_expired, was_held("A", "heartbeat"), was_held("R", "reap"), answered("C", "claim")],
     each={
         "heartbeat_at": ("before_lock", "after_lock", "after_guard", "before_commit"),
         "reaper_at": ("after_snapshot", "after_recheck", "before_requeue", "before_commit"),
@@ -184,7 +194,7 @@ def heartbeat_against_reaper(race: Race, heartbeat_at: str, reaper_at: str, firs
     for held in (beat, sweep) if first == "heartbeat" else (sweep, beat):
         held.finish()
     kept, requeued = beat.result().reply.accepted, sweep.reply().count
-    taken = c.try_claim().reply.claims
+    taken = c.try_claim().claims()
 
     race.check(not (kept and requeued), "A was told it kept the job, the reaper that it requeued it")
     race.check(bool(taken) is not kept, f"C got {taken}, and A's heartbeat was {beat.reply().outcome}")
@@ -193,8 +203,13 @@ def heartbeat_against_reaper(race: Race, heartbeat_at: str, reaper_at: str, firs
 
 @scenario(
     requires={HEARTBEAT, FENCING, CLOCK},
-    witnesses=[kept_past_its_claim, lease_expired, reclaimed],
-    each={"comes_back_to": ("complete", "fail", "heartbeat")},
+    witnesses=[
+        kept_past_its_claim,
+        lease_expired,
+        reclaimed,
+        *(late_write("A", operation).where(comes_back_to=operation) for operation in COMES_BACK_TO),
+    ],
+    each={"comes_back_to": COMES_BACK_TO},
 )
 def renewed_often_and_lost_once(race: Race, comes_back_to: str) -> None:
     """A renewed its lease ten times and lost it once: it is fenced as if it had never renewed."""
@@ -222,7 +237,7 @@ def renewed_often_and_lost_once(race: Race, comes_back_to: str) -> None:
 
 @scenario(
     requires={HEARTBEAT, CLOCK, LEASE_LENGTH},
-    witnesses=[was_refused("A", "heartbeat"), found_nothing("B")],
+    witnesses=[time_passed(300.0), was_refused("A", "heartbeat"), found_nothing("B")],
 )
 def heartbeat_never_shortens(race: Race) -> None:
     """A asks for a shorter lease than it has: that is refused, and the lease lasts as long as promised."""

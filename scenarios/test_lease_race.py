@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from fencepost.harness.adapter import Capability
+from fencepost.harness.classify import late_write
 from fencepost.harness.race import Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.witness import (
+    answered,
     found_nothing,
     lease_expired,
     reclaimed,
+    time_passed,
     was_blocked,
     was_held,
     was_refused,
@@ -19,7 +22,7 @@ CHECKPOINTS = Capability.CHECKPOINTS
 CLOCK = Capability.CLOCK
 
 
-@scenario(requires={FENCING}, witnesses=[lease_expired, reclaimed])
+@scenario(requires={FENCING}, witnesses=[lease_expired, reclaimed, late_write("A", "complete")])
 def lease_race(race: Race) -> None:
     """A stalls past its lease, B takes the job and finishes it, A comes back and is refused."""
     job = race.enqueue()
@@ -37,7 +40,7 @@ def lease_race(race: Race) -> None:
     race.expect(job, state="succeeded", ledger=1, token=fresh.token)
 
 
-@scenario(requires={FENCING}, witnesses=[lease_expired, reclaimed])
+@scenario(requires={FENCING}, witnesses=[lease_expired, reclaimed, late_write("A", "complete")])
 def late_complete_while_b_runs(race: Race) -> None:
     """A comes back while B is still at work: A is refused, and B finishes under its own lease."""
     job = race.enqueue()
@@ -55,7 +58,7 @@ def late_complete_while_b_runs(race: Race) -> None:
     race.expect(job, state="succeeded", ledger=1, token=fresh.token)
 
 
-@scenario(requires={FENCING}, witnesses=[lease_expired])
+@scenario(requires={FENCING}, witnesses=[lease_expired, late_write("A", "complete")])
 def late_complete_nobody_reclaimed(race: Race) -> None:
     """A comes back after its lease expired and before anybody took the job: it is refused all the same."""
     job = race.enqueue()
@@ -74,7 +77,7 @@ def late_complete_nobody_reclaimed(race: Race) -> None:
 
 @scenario(
     requires={FENCING, CHECKPOINTS, CLOCK},
-    witnesses=[lease_expired],
+    witnesses=[lease_expired, was_held("A", "complete"), answered("B", "claim"), answered("A", "complete")],
     each={"checkpoint": ("after_guard", "before_ledger", "after_ledger", "before_commit")},
 )
 def held_between_guard_and_commit(race: Race, checkpoint: str) -> None:
@@ -85,7 +88,7 @@ def held_between_guard_and_commit(race: Race, checkpoint: str) -> None:
     lease = a.claim(job)
     late = a.start("complete", lease, hold_at=checkpoint).is_held()
     race.clock.advance_past(lease)
-    taken = b.try_claim().reply.claims
+    taken = b.try_claim().claims()
     if taken:  # on a queue that does not hold the row both write: let it happen
         b.complete(taken[0])
     late.go_on().result().accepted()
@@ -94,7 +97,10 @@ def held_between_guard_and_commit(race: Race, checkpoint: str) -> None:
     race.expect(job, state="succeeded", ledger=1, token=lease.token)
 
 
-@scenario(requires={FENCING, CHECKPOINTS}, witnesses=[lease_expired, reclaimed, was_blocked("A", "complete")])
+@scenario(
+    requires={FENCING, CHECKPOINTS},
+    witnesses=[lease_expired, reclaimed, was_blocked("A", "complete"), late_write("A", "complete")],
+)
 def late_complete_waits_for_uncommitted_reclaim(race: Race) -> None:
     """A's complete waits behind B's uncommitted reclaim and is refused when it gets the row."""
     job = race.enqueue()
@@ -114,7 +120,7 @@ def late_complete_waits_for_uncommitted_reclaim(race: Race) -> None:
 
 @scenario(
     requires={FENCING, CHECKPOINTS, CLOCK},
-    witnesses=[lease_expired, reclaimed, was_blocked("B", "complete")],
+    witnesses=[lease_expired, reclaimed, was_blocked("B", "complete"), answered("B", "complete")],
 )
 def lease_expires_while_waiting_for_the_row(race: Race) -> None:
     """B's complete waits for the row while its lease expires: it is judged after the wait, and refused."""
@@ -137,7 +143,7 @@ def lease_expires_while_waiting_for_the_row(race: Race) -> None:
 
 @scenario(
     requires={FENCING},
-    witnesses=[lease_expired, reclaimed],
+    witnesses=[lease_expired, reclaimed, late_write("A", "complete"), late_write("B", "complete")],
     each={"order": ("oldest_first", "newest_first")},
 )
 def two_stale_workers_return(race: Race, order: str) -> None:
@@ -160,7 +166,7 @@ def two_stale_workers_return(race: Race, order: str) -> None:
     race.expect(job, state="succeeded", ledger=1, token=third.token)
 
 
-@scenario(requires={FENCING}, witnesses=[lease_expired, reclaimed])
+@scenario(requires={FENCING}, witnesses=[lease_expired, reclaimed, late_write("A", "complete")])
 def same_worker_name_reclaims_its_own_job(race: Race) -> None:
     """A worker restarts under its old name and takes its own job again: its old attempt is refused (ABA)."""
     job = race.enqueue()
@@ -179,7 +185,7 @@ def same_worker_name_reclaims_its_own_job(race: Race) -> None:
 
 @scenario(
     requires={FENCING, Capability.RETRY},
-    witnesses=[lease_expired, reclaimed],
+    witnesses=[lease_expired, reclaimed, late_write("A", "fail")],
     each={"attempts": ("attempts_left", "last_attempt")},
 )
 def late_fail(race: Race, attempts: str) -> None:
@@ -200,7 +206,7 @@ def late_fail(race: Race, attempts: str) -> None:
 
 @scenario(
     requires={FENCING, CHECKPOINTS, CLOCK},
-    witnesses=[lease_expired, was_held("A", "complete", "before_lock")],
+    witnesses=[lease_expired, was_held("A", "complete", "before_lock"), answered("A", "complete")],
 )
 def long_transaction_with_frozen_now(race: Race) -> None:
     """A's transaction began before its lease expired and writes after: its frozen now() must not save it."""
@@ -242,7 +248,7 @@ def batch_with_one_stale_job(race: Race) -> None:
         race.expect(job, state="succeeded", ledger=1)
 
 
-@scenario(requires={FENCING, CLOCK}, witnesses=[found_nothing("B")])
+@scenario(requires={FENCING, CLOCK}, witnesses=[time_passed(3600.0), found_nothing("B")])
 def lease_is_counted_by_the_database_clock(race: Race) -> None:
     """The workers' clocks are an hour behind the database's: A's lease lives by the database's, and B waits."""
     job = race.enqueue()

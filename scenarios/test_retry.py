@@ -7,7 +7,13 @@ from itertools import pairwise
 from fencepost.harness.adapter import LIVE_STATES, Capability, JobId
 from fencepost.harness.race import Race
 from fencepost.harness.scenario import scenario
-from fencepost.harness.witness import came_due, found_nothing, reclaimed, was_accepted
+from fencepost.harness.witness import (
+    came_due,
+    came_long_after_its_claim,
+    found_nothing,
+    reclaimed,
+    was_accepted,
+)
 
 RETRY = Capability.RETRY
 BACKOFF = Capability.BACKOFF
@@ -44,7 +50,11 @@ def retry_waits_for_its_time(race: Race) -> None:
 
 @scenario(
     requires={RETRY, BACKOFF, CLOCK},
-    witnesses=[reclaimed, was_accepted("A", "fail", times=FAILURES_UNTIL_CAPPED)],
+    witnesses=[
+        reclaimed,
+        came_long_after_its_claim("A", "fail", WORK_S),
+        was_accepted("A", "fail", times=FAILURES_UNTIL_CAPPED),
+    ],
 )
 def backoff_grows_from_the_failure_and_is_capped(race: Race) -> None:
     """A fails again and again after half a minute's work: each wait counts from the failure, grows, is capped."""
@@ -79,7 +89,7 @@ def last_attempt_ends_in_failed(race: Race) -> None:
     for _ in range(3):
         a.fail(a.claim(job)).accepted()
         _until_due(race, job)
-    again = b.try_claim().reply.claims
+    again = b.try_claim().claims()
     race.check(not again, "B got a job that was out of attempts")
     race.expect(job, state="failed", attempts=3, ledger=0)
 
@@ -129,7 +139,7 @@ def _nobody_before_b_at_its_time(race: Race, job: JobId) -> None:
     race.clock.advance_to(due_us - 10_000_000, "10 s before next_run_at")
     b.finds_nothing()
     race.clock.advance_to(due_us, "next_run_at")
-    taken = b.try_claim().reply.claims
+    taken = b.try_claim().claims()
     race.check(bool(taken), f"B should get job {job} once its time has come")
     b.complete(taken[0]).accepted()
 

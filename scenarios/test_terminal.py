@@ -5,7 +5,7 @@ from __future__ import annotations
 from fencepost.harness.adapter import Capability, Claim
 from fencepost.harness.race import Participant, Race, Result
 from fencepost.harness.scenario import scenario
-from fencepost.harness.witness import came_after_the_end, was_held
+from fencepost.harness.witness import answered, came_after_the_end, end_of_a_claim_passed, was_held
 
 FENCING = Capability.FENCING
 CANCEL = Capability.CANCEL
@@ -60,7 +60,7 @@ def late_cancel(race: Race, end: str) -> None:
 
 @scenario(
     requires={Capability.REAPER, Capability.CLOCK, *ENDS},
-    witnesses=[came_after_the_end("B", "claim", "reap")],
+    witnesses=[end_of_a_claim_passed, came_after_the_end("B", "claim", "reap")],
     each={
         "end": ("succeeded", "failed", "cancelled"),
         "late": ("claim", "reap"),
@@ -169,7 +169,7 @@ def requeue_of_another_finished_job(race: Race, end: str) -> None:
 
 @scenario(
     requires={Capability.DEAD_LETTER, Capability.RETRY, CHECKPOINTS},
-    witnesses=[was_held("Q", "requeue", "before_commit")],
+    witnesses=[was_held("Q", "requeue", "before_commit"), answered("Q2", "requeue")],
 )
 def two_requeues_of_one_dead_letter(race: Race) -> None:
     """Two requeue one dead letter at the same time: they get the same new job, and it runs once."""

@@ -5,7 +5,16 @@ from __future__ import annotations
 from fencepost.harness.adapter import Capability
 from fencepost.harness.race import Race
 from fencepost.harness.scenario import scenario
-from fencepost.harness.witness import found_nothing, lease_expired, reclaimed, was_held, was_refused
+from fencepost.harness.witness import (
+    found_nothing,
+    lease_expired,
+    reaped,
+    reclaimed,
+    struck,
+    was_accepted,
+    was_held,
+    was_refused,
+)
 
 FENCING = Capability.FENCING
 LEDGER = Capability.LEDGER
@@ -18,7 +27,13 @@ LARGEST_TOKEN = 2**63 - 1
 
 @scenario(
     requires={FENCING, Capability.REAPER, Capability.RETRY, Capability.CLOCK},
-    witnesses=[reclaimed],
+    witnesses=[
+        reclaimed,
+        lease_expired.where(given_back_by="expiry"),
+        reaped("R").where(given_back_by="requeue"),
+        was_accepted("A", "fail").where(given_back_by="retry"),
+        struck("crash", times=3).where(given_back_by="restart"),
+    ],
     each={"given_back_by": ("expiry", "requeue", "retry", "restart")},
 )
 def token_grows_by_one(race: Race, given_back_by: str) -> None:
@@ -53,7 +68,11 @@ def token_grows_by_one(race: Race, given_back_by: str) -> None:
 
 @scenario(
     requires={FENCING, CHECKPOINTS},
-    witnesses=[was_held("A", "claim"), found_nothing("B")],
+    witnesses=[
+        lease_expired.where(job="lost_by_another"),
+        was_held("A", "claim"),
+        found_nothing("B"),
+    ],
     each={"checkpoint": ("after_claim", "before_commit"), "job": ("new", "lost_by_another")},
 )
 def two_claims_at_once(race: Race, checkpoint: str, job: str) -> None:
@@ -66,7 +85,7 @@ def two_claims_at_once(race: Race, checkpoint: str, job: str) -> None:
     first = a.start("claim", ttl_s=60.0, hold_at=checkpoint).is_held()
     second = b.start("claim", ttl_s=60.0)
     lease = first.finish().claim(wanted)
-    taken = second.reply().claims
+    taken = second.result().claims()
     a.complete(lease).accepted()
 
     race.check(not taken, "B got the job that A was about to get")

@@ -11,7 +11,7 @@ from fencepost.harness.adapter import Capability, Claim, JobId
 from fencepost.harness.classify import late_write
 from fencepost.harness.race import Participant, Race
 from fencepost.harness.scenario import scenario
-from fencepost.harness.witness import found_nothing, lease_expired, reclaimed, was_held
+from fencepost.harness.witness import answered, found_nothing, lease_expired, reclaimed, was_held
 
 CLOCK = Capability.CLOCK
 HEARTBEAT = Capability.HEARTBEAT
@@ -38,7 +38,7 @@ def a_loses_the_job_to_b(race: Race, job: JobId, a: Participant, b: Participant)
 
 
 def third_worker_then_holder(race: Race, c: Participant, b: Participant, fresh: Claim) -> None:
-    taken = c.try_claim().reply.claims
+    taken = c.try_claim().claims()
     b.complete(fresh)
     for claim in taken:
         c.complete(claim)
@@ -76,7 +76,9 @@ def fail_after_b_completed(race: Race, attempts: str) -> None:
     race.expect(job, state="succeeded")
 
 
-@scenario(classified=True, witnesses=[lease_expired, reclaimed, late_write("A", "fail")])
+@scenario(
+    classified=True, witnesses=[lease_expired, reclaimed, answered("B", "fail"), late_write("A", "fail")]
+)
 def fail_after_b_failed(race: Race) -> None:
     """A lost the job to B, B failed on the last of two attempts, A reports its failure of the first."""
     job = race.enqueue(max_attempts=2)
@@ -86,7 +88,7 @@ def fail_after_b_failed(race: Race) -> None:
     b.fail(fresh).accepted()
     if not race.control:
         a.fail(stale)
-    for claim in c.try_claim().reply.claims:
+    for claim in c.try_claim().claims():
         c.complete(claim)
 
 
@@ -125,7 +127,7 @@ def complete_after_expiry(race: Race) -> None:
     if not race.control:
         a.complete(stale)
     race.recover()
-    for claim in b.try_claim().reply.claims:
+    for claim in b.try_claim().claims():
         b.complete(claim)
 
     race.expect(job, state="succeeded")
@@ -148,7 +150,7 @@ def heartbeat_after_b_claimed(race: Race) -> None:
     b.exit()
     race.clock.advance(MOST_OF_A_LEASE_S)
     race.recover()
-    taken = c.try_claim().reply.claims
+    taken = c.try_claim().claims()
     for claim in taken:
         c.complete(claim)
 
@@ -230,7 +232,7 @@ def recovery_of_a_live_lease(race: Race) -> None:
     if race.control:
         race.clock.advance_past(lease)
     race.recover()
-    taken = b.try_claim().reply.claims
+    taken = b.try_claim().claims()
     for claim in taken:
         b.complete(claim)
     if race.control:
@@ -255,7 +257,7 @@ def recovery_of_a_renewed_lease(race: Race) -> None:
         a.heartbeat(lease).accepted()
     race.clock.advance(MOST_OF_A_LEASE_S)
     race.recover()
-    taken = b.try_claim().reply.claims
+    taken = b.try_claim().claims()
     for claim in taken:
         b.complete(claim)
     if race.control:

@@ -10,11 +10,12 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fencepost.harness.adapter import ActorSeat, Capability, Observation
+from fencepost.harness.adapter import ActorSeat, Answer, Capability, Claim, Observation
 from fencepost.harness.drain import DRAINER
 from fencepost.queue_impl.reference.adapter import CAPABILITIES, ReferenceAdapter, ReferenceWorker
 
@@ -79,12 +80,24 @@ def _claim_once(seat: ActorSeat, worker: ReferenceWorker, *arguments: Any, **nam
     return worker.claim(**named) if seat.name in (ODD_ACTOR, DRAINER) else None
 
 
+def _tell_own_time(seat: ActorSeat, worker: ReferenceWorker, claim: Claim) -> Answer:
+    return Answer.refused(str(time.time_ns() // 1000))
+
+
+def _tell_time_zone(seat: ActorSeat, worker: ReferenceWorker, claim: Claim, error: str) -> Answer:
+    row = worker._connection.execute("SHOW TimeZone").fetchone()
+    assert row is not None
+    return Answer.refused(row[0])
+
+
 raises_type_error = OddQueue("raises_type_error", complete=_raise(TypeError("no such thing")))
+not_implemented = OddQueue("not_implemented", complete=_raise(NotImplementedError("one day")))
 returns_wrong_type = OddQueue("returns_wrong_type", complete=lambda seat, worker, claim: True)
 exits = OddQueue("exits", complete=_raise(SystemExit(3)))
 lacks_heartbeat = OddQueue("lacks_heartbeat", heartbeat=None)
 sleeps_in_the_server = OddQueue("sleeps_in_the_server", complete=_sleep_in_the_server)
 waits_in_the_worker = OddQueue("waits_in_the_worker", complete=_wait_in_the_worker)
+tells_the_time = OddQueue("tells_the_time", complete=_tell_own_time, fail=_tell_time_zone)
 prints = OddQueue("prints", claim=_claim_and_print)
 close_raises = OddQueue(
     "close_raises", CAPABILITIES - {Capability.WARM_WORKERS}, close=_raise(RuntimeError("still busy"))

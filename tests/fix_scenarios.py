@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.harness.race import Race
 from fencepost.harness.scenario import Scenario, Variant, installed_scenarios, scenario
-from fencepost.harness.witness import lease_expired, was_held
+from fencepost.harness.witness import lease_expired, was_blocked, was_held
 
 
 def installed(name: str) -> Variant:
@@ -62,3 +62,23 @@ def interrupted_while_held(race: Race) -> None:
     a = race.worker("A")
     a.start("complete", a.claim(job), hold_at="after_guard").is_held()
     raise KeyboardInterrupt
+
+
+@scenario(witnesses=[was_held("A", "complete")])
+def rewinds_in_the_middle(race: Race) -> None:
+    """The clock is set back an hour while A is held, and left there."""
+    job = race.enqueue()
+    a = race.worker("A")
+    held = a.start("complete", a.claim(job), hold_at="after_guard").is_held()
+    race.clock.rewind(3600.0)
+    held.go_on().result().accepted()
+
+
+@scenario(witnesses=[was_blocked("B", "cancel")])
+def rewinds_while_b_is_blocked(race: Race) -> None:
+    """B waits for A's row; setting the clock back would stretch the server's timers for it."""
+    job = race.enqueue()
+    a, b = race.workers("A", "B")
+    a.start("complete", a.claim(job), hold_at="after_guard").is_held()
+    b.start("cancel", job=job).is_blocked()
+    race.clock.rewind(3600.0)

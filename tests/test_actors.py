@@ -76,6 +76,7 @@ def the_next_run_passes(bench: Bench) -> None:
     ("queue", "told"),
     [
         ("raises_type_error", "A: complete raised TypeError: no such thing"),
+        ("not_implemented", "A: complete raised NotImplementedError: one day"),
         (
             "returns_wrong_type",
             "A: complete raised AdapterFault: complete returned True, which the adapter contract does not allow",
@@ -381,7 +382,7 @@ class ScriptedProcess:
     def __init__(self, *said: dict[str, Any]) -> None:
         self.said = [{"opened": True}, *said]
 
-    def take(self) -> ScriptedProcess:
+    def take(self, clock_skew_s: float) -> ScriptedProcess:
         return self
 
     def send(self, message: dict[str, Any]) -> None:

@@ -317,7 +317,7 @@ WRONG: dict[str, tuple[Callable[[], Adapter], str, str]] = {
     "ttl in milliseconds": (
         lambda: with_worker(CountsMilliseconds),
         "a lease has its length",
-        "asked for 60 s ends in 0.",
+        "asked for 60 s ends in",
     ),
     "claim steals": (
         lambda: with_worker(StealsLiveLeases),

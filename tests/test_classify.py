@@ -210,7 +210,7 @@ def test_the_witness_of_a_late_write(operation: str, seen: bool) -> None:
     history.do("A", "complete", stale, reply=STALE)
     witness = late_write("A", operation)
     assert witness.seen(history.steps, ()) is seen
-    assert not witness.is_asked(control=True)
+    assert not witness.is_asked(control=True, chosen={})
 
 
 # -- the verdict ------------------------------------------------------------------------------------------

@@ -204,6 +204,29 @@ def test_doctor_says_what_was_found(tmp_path: Path) -> None:
         assert re.search(rf"│ {part} +│ (yes|no) ", done.out), part
 
 
+def test_doctor_names_a_toxiproxy_that_will_not_do(tmp_path: Path) -> None:
+    done = run_fencepost("doctor", cwd=tmp_path, environment={"FENCEPOST_TOXIPROXY": "/no/where"})
+    assert done.code == 0  # everything but one engine of network faults works without it
+    assert re.search(r"│ Toxiproxy +│ no +│ FENCEPOST_TOXIPROXY=/no/where", done.out)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--network", "pigeon"], "--network pigeon: give one of gate, toxiproxy."),
+        (
+            ["--network", "toxiproxy", "--toxiproxy", "/no/where"],
+            "--toxiproxy /no/where: there is no such file",
+        ),
+        (["--toxiproxy", "/no/where"], "has no use without --network toxiproxy"),
+    ],
+)
+def test_a_network_that_cannot_be_had_is_one_sentence(options: list[str], told: str, tmp_path: Path) -> None:
+    done = run_fencepost("race", *options, cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err and done.err.count("\n") == 1
+
+
 def test_doctor_without_postgres_is_no_success(tmp_path: Path) -> None:
     done = run_fencepost("doctor", cwd=tmp_path, environment={"FENCEPOST_PG_BIN": str(tmp_path)})
     assert done.code == 2
@@ -261,7 +284,7 @@ def complain(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ("twins --actors fiber", r"--actors fiber: give one of thread, process\."),
         (
             "race --pg oracle",
-            r"--pg oracle: give embedded, embedded:MAJOR \(as embedded:16\) or embedded:BINDIR\.",
+            r"--pg oracle: give embedded, embedded:MAJOR \(as embedded:16\) or embedded:BINDIR, docker or .*\.",
         ),
         ("race --pg embedded:", r"--pg embedded:: give embedded, embedded:MAJOR"),
         (

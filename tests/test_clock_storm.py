@@ -26,7 +26,7 @@ from fencepost.harness.clock.preload import require_preload
 from fencepost.harness.clock.server_clock import ServerClock, read_server_us
 from fencepost.harness.postgres.embedded import EmbeddedServer, EmbeddedServers
 
-STORM_SECONDS = float(os.environ.get("STORM_SECONDS", "60"))
+STORM_SECONDS = float(os.environ.get("STORM_SECONDS", "12"))
 LOGIN_TIMER_S = 7.0
 HANGS_AFTER_S = LOGIN_TIMER_S + 10.0
 LEAPS_S = (0.001, 0.02, 0.049, 0.5, 0.99, 6.97, 30.0, 59.0, 3600.0)

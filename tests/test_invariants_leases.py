@@ -726,7 +726,7 @@ def job_lost_in_a_crash() -> History:
 def lease_lost_in_a_restart() -> History:
     h, _ = held()
     h.requeue()
-    h.fault("restart")
+    h.fault("fast_restart")
     return h
 
 
@@ -734,7 +734,7 @@ def lease_lost_in_a_restart() -> History:
 def token_lost_in_a_crash() -> History:
     h, _ = held()
     h.put("1", token=0, attempts=0)
-    h.fault("kill_server")
+    h.fault("kill_all")
     return h
 
 
@@ -753,7 +753,7 @@ def everything_is_as_it_was() -> History:
     h.enqueue("2")
     h.complete("B", h.claim("B", "2"))
     h.fault("crash")
-    h.fault("restart")
+    h.fault("fast_restart")
     h.complete("A", claim)
     h.end()
     return h

@@ -258,7 +258,7 @@ def play(moves: list[tuple[object, ...]], *, tokens: bool) -> History:
                 model.h.advance(-float(str(arguments[0])))
         elif name == "restart":
             if not model.held and not model.waiting:
-                model.h.fault("restart")
+                model.h.fault("fast_restart")
         else:
             getattr(model, str(name))(*arguments)
     model.end()

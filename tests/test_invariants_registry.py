@@ -83,7 +83,7 @@ def test_by_name(name: str) -> None:
 def test_nothing_is_evaluated_on_an_empty_observation() -> None:
     history = History()
     history.advance(1)
-    history.fault("restart")
+    history.fault("fast_restart")
     history.end()
     for invariant in applicable(ALL_CAPABILITIES):
         for step in history.steps:

@@ -365,7 +365,7 @@ def test_collecting_starts_no_server(pytester: pytest.Pytester, idle_tmp: Path) 
         ("--actors fiber", r"--actors fiber: give one of thread, process\."),
         (
             "--pg oracle",
-            r"--pg oracle: give embedded, embedded:MAJOR \(as embedded:16\) or embedded:BINDIR\.",
+            r"--pg oracle: give embedded, embedded:MAJOR \(as embedded:16\) or embedded:BINDIR, docker or .*\.",
         ),
         (
             "--pg embedded:99",

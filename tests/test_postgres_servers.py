@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from fencepost.harness.errors import UsageError
-from fencepost.harness.postgres import embedded
+from fencepost.harness.postgres import embedded_server
 from fencepost.harness.postgres.binaries import find_binaries
 from fencepost.harness.postgres.embedded import EmbeddedServer, EmbeddedServers
 from fencepost.harness.postgres.keeper import processes_in
@@ -148,7 +148,7 @@ def test_committed_rows_survive_a_crash() -> None:
             for n in range(80):
                 connection.execute("INSERT INTO kept VALUES (%s)", [n])
             pid, port, tcp_dsn = server.pid, server.port, server.tcp_dsn()
-            server.crash()
+            server.kill_processes()
             assert not server.alive()
             assert processes_in(server.data_dir) == []
             with pytest.raises(psycopg.OperationalError):
@@ -199,7 +199,7 @@ def test_no_shared_memory_is_left_by_a_crash() -> None:
     with EmbeddedServers.start() as servers:
         _, segment = (servers.test.data_dir / "postmaster.pid").read_text().splitlines()[6].split()
         assert segment in _shared_memory_segments()
-        servers.test.crash()
+        servers.test.kill_processes()
     assert segment not in _shared_memory_segments()
 
 
@@ -230,10 +230,10 @@ def _listening() -> socket.socket:
 
 
 def test_a_port_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = embedded.free_port
+    real = embedded_server.free_port
     with _listening() as taken:
         ports = [taken.getsockname()[1]]
-        monkeypatch.setattr(embedded, "free_port", lambda: ports.pop() if ports else real())
+        monkeypatch.setattr(embedded_server, "free_port", lambda: ports.pop() if ports else real())
         with EmbeddedServers.start() as servers:
             assert not ports
             assert servers.test.port != taken.getsockname()[1]
@@ -242,15 +242,15 @@ def test_a_port_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_ports_taken_again_and_again_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with _listening() as taken:
-        monkeypatch.setattr(embedded, "free_port", lambda: taken.getsockname()[1])
+        monkeypatch.setattr(embedded_server, "free_port", lambda: taken.getsockname()[1])
         with pytest.raises(UsageError, match="5 ports in a row were taken"):
             EmbeddedServers.start()
 
 
 def test_a_server_that_does_not_start_shows_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = embedded.configuration
+    real = embedded_server.configuration
     monkeypatch.setattr(
-        embedded, "configuration", lambda *role, **rest: real(*role, **rest) + "no_such = 1\n"
+        embedded_server, "configuration", lambda *role, **rest: real(*role, **rest) + "no_such = 1\n"
     )
     with pytest.raises(UsageError) as refused:
         EmbeddedServers.start()

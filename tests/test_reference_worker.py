@@ -240,7 +240,7 @@ def test_a_heartbeat_whose_connection_was_cut_gets_through_on_a_new_one(
 
     with Heartbeats(connect, LONG_S, lambda *_event, **_details: None) as heartbeats:
         for _ in range(2):
-            decision = heartbeats._beat(Lease(claim))
+            decision = heartbeats._beat(claim)
             assert decision is not None
             assert decision.accepted
             db.execute("SELECT pg_terminate_backend(%s, 10000)", [opened[-1].info.backend_pid])

@@ -13,6 +13,7 @@ from fencepost.harness.verdict import (
     Fault,
     Hold,
     InvariantCount,
+    Judgement,
     RunFacts,
     Unmet,
     Verdict,
@@ -59,6 +60,10 @@ def test_everything_there_passes() -> None:
         ({"invariants": {"fence": InvariantCount(0, 0)}}, "fence was never evaluated"),
         ({"drained": False}, "not brought to its end"),
         ({"obstacles": ("waited 20 s for A in claim",)}, "waited 20 s for A in claim"),
+        (
+            {"control": Judgement(Verdict.PASS, ())},
+            "nothing was tried that the queue would have had to refuse",
+        ),
     ],
 )
 def test_anything_missing_is_inconclusive_and_named(lacking: dict[str, object], told: str) -> None:
@@ -71,6 +76,11 @@ def test_an_unmet_expectation_fails_where_the_race_happened() -> None:
     judgement = judge(replace(COMPLETE, unmet=UNMET))
     assert judgement.verdict is Verdict.FAIL
     assert judgement.reasons == ("step 4: A's complete should be refused, it was accepted",)
+
+
+def test_what_stopped_the_run_is_told_and_not_that_later_actors_never_ran() -> None:
+    stopped = replace(COMPLETE, obstacles=("waited 20 s for A",), actors_that_ran=frozenset({"A"}))
+    assert judge(stopped).reasons == ("waited 20 s for A",)
 
 
 def test_an_unmet_expectation_does_not_make_later_actors_missing() -> None:

@@ -30,6 +30,18 @@ class AdapterFault(Exception):
     """The adapter did something the contract does not allow; nothing can be concluded from such a run."""
 
 
+_MISTAKES = (
+    AdapterFault,
+    TypeError,
+    AttributeError,
+    LookupError,
+    AssertionError,
+    NameError,
+    ImportError,
+    NotImplementedError,
+)
+
+
 class ActorBody:
     """Owns one worker and one control session. All calls come from the one thread it lives in."""
 
@@ -69,7 +81,7 @@ class ActorBody:
             return Reply(Outcome.REFUSED, reason="idempotency_conflict", message=str(error))
         except QueueRefusal as error:
             return Reply(Outcome.REFUSED, reason=error.reason, message=str(error))
-        except (AdapterFault, TypeError, AttributeError, LookupError, AssertionError) as error:
+        except _MISTAKES as error:
             # These come from code, not from a queue's decision: the run cannot count as anything.
             raise AdapterFault(f"{request.operation} raised {type(error).__name__}: {error}") from error
         except Exception as error:  # noqa: BLE001 - any client library's error is an answer to be recorded

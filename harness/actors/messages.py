@@ -24,6 +24,8 @@ class Seat:
     queue_path: str  # MODULE:NAME, for an actor that must import the queue itself
     dsn: str
     control_dsn: str
+    kind: str | None = None  # thread or process; None: what the run uses, or a process where it needs one
+    clock_skew_s: float = 0.0  # how far its own clock is off; the database's clock is not touched by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,12 @@ def reply_from_json(data: Mapping[str, Json]) -> Reply:
 
 
 def seat_to_json(seat: Seat) -> dict[str, Json]:
-    return asdict(seat)
+    """What the process must know: not that it is one, and of its clock only if it is to be off."""
+    data = asdict(seat)
+    del data["kind"]
+    if not seat.clock_skew_s:
+        del data["clock_skew_s"]
+    return data
 
 
 def seat_from_json(data: Mapping[str, Json]) -> Seat:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
+import signal
 import sys
 import threading
+import time
 from typing import Any
 
 from fencepost.harness.actors.body import ActorBody, AdapterFault
@@ -23,6 +26,8 @@ from fencepost.harness.loading import load_queue
 
 LEAVE_GRACE_S = 2.0
 """For an operation under way when the runner leaves; the servers it could wait for are ended at that moment."""
+
+PR_SET_PDEATHSIG = 1
 
 
 class ActorProgram:
@@ -59,7 +64,7 @@ class ActorProgram:
         except Exception as error:  # noqa: BLE001 - told to the runner, which raises it
             self.say({"failed": f"{type(error).__name__}: {error}"})
         else:
-            self.say({"opened": True})
+            self.say({"opened": True} | (own_clocks() if seat.clock_skew_s else {}))
 
     def _perform(self, data: dict[str, Any]) -> None:
         if self._body is None:
@@ -86,6 +91,25 @@ class ActorProgram:
             self.say({"closed": True})
 
 
+def own_clocks() -> dict[str, int]:
+    """Said by whose clock is to be off: a preload that did nothing must not go unseen.
+
+    The monotonic clock is the same for every process of a machine and no preload of ours moves it, so the runner
+    can tell this time of day from its own exactly, however long the answer takes.
+    """
+    return {"now_us": time.time_ns() // 1000, "monotonic_us": time.monotonic_ns() // 1000}
+
+
+def die_with_the_runner() -> None:
+    """A stopped process does not see its stdin end; the kernel's signal reaches it all the same.
+
+    It comes when the *thread* that started this process ends, so a lab belongs to a thread that outlives it.
+    """
+    prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def leave_with_the_runner(left: threading.Event) -> None:
     """Ends this process once nobody can write to stdin any more, also in the middle of an operation."""
     hang_up = select.poll()
@@ -99,6 +123,7 @@ def main() -> None:
     # The protocol keeps stdout for itself: what a queue prints goes to stderr instead of breaking a line.
     protocol_fd = os.dup(1)
     os.dup2(2, 1)
+    die_with_the_runner()
     left = threading.Event()
     threading.Thread(target=leave_with_the_runner, args=(left,), daemon=True).start()
     program = ActorProgram(protocol_fd)

@@ -6,7 +6,7 @@ import queue
 import threading
 from typing import TypeAlias
 
-from fencepost.harness.actors.base import Actor, ActorFailed
+from fencepost.harness.actors.base import Actor, ActorFailed, NotAProcess
 from fencepost.harness.actors.body import ActorBody, AdapterFault
 from fencepost.harness.actors.messages import Request, Seat
 from fencepost.harness.adapter import Queue
@@ -47,6 +47,8 @@ class Outbox:
 class ThreadActor(Actor):
     def __init__(self, queue_under_test: Queue, seat: Seat) -> None:
         super().__init__(seat)
+        if seat.clock_skew_s:
+            raise NotAProcess(self._only_a_process("given a clock of its own"))
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._outbox = Outbox()
         self._operation = ""

@@ -37,6 +37,12 @@ class ClockPreload:
         Path  # readable by any user: it lies in the cache, never in an environment a home directory closes
     )
 
+    def environment(self, offset: Path) -> dict[str, str]:
+        """What a process must be started with to have the clock that the number in `offset` says."""
+        others = os.environ.get("LD_PRELOAD")
+        libraries = str(self.library) if not others else f"{self.library}:{others}"
+        return {"LD_PRELOAD": libraries, CLOCK_FILE_VARIABLE: str(offset)}
+
 
 @dataclass(frozen=True)
 class _Search:
@@ -56,10 +62,11 @@ def explain_preload() -> str:
     return _search().told
 
 
-def require_preload() -> ClockPreload:
+def require_preload(wanted: str = "the database's clock cannot be moved here") -> ClockPreload:
+    """The preload, or a UsageError that says what cannot be done (`wanted`) and what is missing for it."""
     search = _search()
     if search.found is None:
-        raise UsageError(f"the database's clock cannot be moved here: {search.told}")
+        raise UsageError(f"{wanted}: {search.told}")
     return search.found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,13 +39,16 @@ def read_server_us(connection: psycopg.Connection[Any]) -> int:
 
 
 class OffsetFile:
-    """The number a preloaded server adds to its clock: eight bytes, nanoseconds, shared by mapping.
+    """The number a preloaded process adds to its clock: eight bytes, nanoseconds, shared by mapping.
 
     Written by one aligned store, so a server never reads half of it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._memory_fd: int | None = None
+        self.highest_us = 0
+        """The highest offset it ever had: at that one, no moment that was told before comes again."""
         with path.open("r+b") as file:
             self._mapped = mmap.mmap(file.fileno(), _SIZE)
         self._value = memoryview(self._mapped).cast("q")
@@ -56,6 +60,19 @@ class OffsetFile:
         path.chmod(0o644)
         return cls(path)
 
+    @classmethod
+    def in_memory(cls) -> OffsetFile:
+        """A new one without a file, for processes of our own user: when we are gone, nothing of it is left."""
+        fd = os.memfd_create("fencepost-clock")
+        os.write(fd, bytes(_SIZE))
+        try:
+            offset = cls(Path(f"/proc/{os.getpid()}/fd/{fd}"))
+        except BaseException:
+            os.close(fd)
+            raise
+        offset._memory_fd = fd
+        return offset
+
     def read_us(self) -> int:
         return self._value[0] // _NS_PER_US
 
@@ -63,6 +80,7 @@ class OffsetFile:
         if abs(offset_us) > _LARGEST_OFFSET_US:
             raise UsageError(f"a clock cannot be moved by {offset_us / _US_PER_S:g} s: stay below 290 years")
         self._value[0] = offset_us * _NS_PER_US
+        self.highest_us = max(self.highest_us, offset_us)
 
     def add_us(self, change_us: int) -> None:
         self.set_us(self.read_us() + change_us)
@@ -71,6 +89,9 @@ class OffsetFile:
         """The server keeps its own mapping and goes on at the offset it last read."""
         self._value.release()
         self._mapped.close()
+        if self._memory_fd is not None:
+            os.close(self._memory_fd)
+            self._memory_fd = None
 
 
 class ServerClock:
@@ -98,6 +119,15 @@ class ServerClock:
     def rewind(self, seconds: float) -> None:
         """Back by `seconds`. Never while a step is blocked: its timers would run that much longer."""
         self._move_us(-_checked_us(seconds))
+
+    def catch_up(self) -> None:
+        """Undo what is left of rewinds: no moment that any session was told before comes again.
+
+        Between races: the next one must not begin before the last one ended.
+        """
+        missing_us = self._offset.highest_us - self._offset.read_us()
+        if missing_us > 0:
+            self._move_us(missing_us)
 
     def _move_us(self, change_us: int) -> None:
         started_ns = time.monotonic_ns()

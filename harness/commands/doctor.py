@@ -15,10 +15,11 @@ from fencepost.harness.clock.preload import explain_preload, find_preload
 from fencepost.harness.commands.options import EXIT_PASS, EXIT_USAGE, console_for_tables
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.lab import Lab, LabOptions
+from fencepost.harness.network.engines import check_network
+from fencepost.harness.network.toxiproxy_binary import find_binary
 from fencepost.harness.postgres.binaries import find_binaries, installed_versions
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-TOXIPROXY = ("toxiproxy-server",)
 PROBE_DEADLINE_S = 10
 
 
@@ -87,8 +88,13 @@ def _servers() -> Finding:
 
 
 def _toxiproxy() -> Finding:
-    path = _first_on_path(TOXIPROXY)
-    return Finding("Toxiproxy", path is not None, path or "not on PATH", "network faults by Toxiproxy")
+    needed_for = "network faults by Toxiproxy"
+    try:
+        check_network("toxiproxy")
+        found = find_binary()
+    except FencepostError as error:
+        return Finding("Toxiproxy", False, str(error), needed_for)
+    return Finding("Toxiproxy", True, f"{found.version}, {found.path} (by {found.found_by})", needed_for)
 
 
 def _docker() -> Finding:

@@ -9,8 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fencepost.harness.bench import OPERATION, STEP_SIZES
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE
+from fencepost.harness.network.base import ENGINES
+from fencepost.harness.network.engines import check_network
+from fencepost.harness.postgres.choice import PROVIDER_HELP
 from fencepost.harness.verdict import Verdict
 
 EXIT_PASS = 0
@@ -35,15 +39,31 @@ def console_for_text() -> Console:
 
 
 def add_lab_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--pg", default="embedded", metavar="PROVIDER", help="embedded, embedded:MAJOR or embedded:BINDIR"
-    )
+    parser.add_argument("--pg", default="embedded", metavar="PROVIDER", help=PROVIDER_HELP)
     parser.add_argument("--actors", default="thread", metavar="|".join(ACTOR_KINDS), help="default: thread")
     parser.add_argument(
         "--clock",
         default="auto",
         metavar="|".join(CLOCK_MODES),
         help="how leases are made to expire (default: the best that can be had)",
+    )
+    parser.add_argument(
+        "--step",
+        default=OPERATION,
+        metavar="|".join(STEP_SIZES),
+        help="what one step is: a whole operation, or every SQL statement (default: operation)",
+    )
+    parser.add_argument(
+        "--network",
+        default="gate",
+        metavar="|".join(ENGINES),
+        help="what the paths that are to be harmed lead through (default: gate)",
+    )
+    parser.add_argument(
+        "--toxiproxy",
+        default=None,
+        metavar="PATH",
+        help="the Toxiproxy server (default: the one that is found)",
     )
 
 
@@ -63,7 +83,16 @@ def add_trace_option(parser: argparse.ArgumentParser) -> None:
 
 
 def lab_options(arguments: argparse.Namespace) -> LabOptions:
-    return LabOptions(pg=arguments.pg, actors=arguments.actors, clock=arguments.clock)
+    options = LabOptions(
+        pg=arguments.pg,
+        actors=arguments.actors,
+        clock=arguments.clock,
+        step=arguments.step,
+        network=arguments.network,
+        toxiproxy=arguments.toxiproxy,
+    )
+    check_network(options.network, options.toxiproxy)
+    return options
 
 
 def exit_code(verdicts: Iterable[Verdict]) -> int:

@@ -21,7 +21,6 @@ from fencepost.harness.errors import UsageError
 from fencepost.harness.events import events
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import load_queue
-from fencepost.harness.plugin import tell_lacking
 from fencepost.harness.scenario import Variant, installed_scenarios
 from fencepost.harness.story import failure_text
 from fencepost.harness.trace.format import ensure_trace_dir, write_trace
@@ -47,7 +46,7 @@ def perform(arguments: argparse.Namespace) -> int:
     with Lab(options) as lab:
         lacking = lab.bench(loaded).lacks(variant)
         if lacking:
-            raise UsageError(f"The lease race cannot be replayed: {tell_lacking(loaded, lacking)}.")
+            raise UsageError(f"The lease race cannot be replayed: {lacking}.")
         run = lab.run(loaded, variant)
     path = directory / f"{SCENARIO}.jsonl"
     write_trace(run.trace, path)

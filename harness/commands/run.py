@@ -29,7 +29,7 @@ from fencepost.harness.commands.options import (
 from fencepost.harness.errors import UsageError
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import LoadedQueue, load_queue
-from fencepost.harness.plugin import file_name, tell_lacking
+from fencepost.harness.plugin import file_name
 from fencepost.harness.scenario import Variant, choose, installed_scenarios
 from fencepost.harness.trace.canonical import canonical_hash
 from fencepost.harness.trace.format import ensure_trace_dir, write_trace
@@ -131,7 +131,7 @@ def _run_all(
             progress.update(task, description=f"{tally.variant.name:50}")
             lacking = bench.lacks(tally.variant)
             if lacking:
-                tally.skipped = tell_lacking(loaded, lacking)
+                tally.skipped = lacking
                 progress.advance(task, repeat)
                 continue
             for _ in range(repeat):

@@ -166,8 +166,16 @@ class GateConnection:
     def apply_path_settings(self) -> None:
         self._to_server.paused = self._path.paused_to_server
         self._to_client.paused = self._path.paused_to_client
-        self._to_server.delay_s = self._to_client.delay_s = self._path.delay_s
+        for outlet in (self._to_server, self._to_client):
+            outlet.delay_s = self._path.delay_s
+            if not outlet.delay_s:
+                outlet.hurry()
         self._to_client.swallows = self._path.swallows_replies
+        self._to_server.swallows = self._path.swallows_requests
+        self._cuts_mid_message = self._path.cuts_mid_message
+        if self._mid_message and not self._cuts_mid_message:
+            self._to_client.write(self._mid_message)
+            self._mid_message = b""
 
     def settings_changed(self) -> None:
         self.apply_path_settings()
@@ -545,10 +553,6 @@ class GateConnection:
         first = next((message for _, message in messages_in(answer)), answer)
         self._to_client.write(first[: max(1, len(first) // 2)])
         self.cut("fin", keeps_what_was_sent=True)
-
-    def cut_mid_message(self) -> None:
-        """The client gets the first half of the next message of the server, and then the connection ends."""
-        self._cuts_mid_message = True
 
     def _cut_mid_message(self, data: bytes) -> None:
         self._mid_message += data

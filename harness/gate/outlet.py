@@ -80,6 +80,10 @@ class Outlet:
                 self._queue[0] = due, data[sent:]
                 self.waiting -= sent
 
+    def hurry(self) -> None:
+        """Nothing in line waits for its delay any longer."""
+        self._queue = deque((0.0, data) for _, data in self._queue)
+
     def break_off(self) -> None:
         """Drop everything, now and from now on."""
         self.broken = True

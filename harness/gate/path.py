@@ -112,6 +112,8 @@ class GatePath:
         self.paused_to_client = False
         self.delay_s = 0.0
         self.swallows_replies = False
+        self.swallows_requests = False
+        self.cuts_mid_message = False
         self._gate = gate
         self._lock = gate.lock
         self._listener = listener
@@ -246,8 +248,14 @@ class GatePath:
             self.swallows_replies = swallows
             self._settings_changed()
 
+    def swallow_requests(self, swallows: bool) -> None:
+        """The client is heard and the server is not told; the connection stays open."""
+        with self._lock:
+            self.swallows_requests = swallows
+            self._settings_changed()
+
     def delay(self, seconds: float) -> None:
-        """Everything takes this much longer, each way, in real time. 0 ends it for what comes after."""
+        """Everything takes this much longer, each way, in real time. 0 ends it, and lets go at once what waits."""
         if not 0 <= seconds <= rules.MAX_DELAY_S:
             raise UsageError(f"delay {seconds:g} s: give 0 to {rules.MAX_DELAY_S:g} seconds.")
         with self._lock:
@@ -266,12 +274,14 @@ class GatePath:
             for connection in [each for each in self._connections if each.is_half_open]:
                 connection.cut("fin")
 
-    def cut_mid_message(self) -> None:
-        """Of the next message a server sends, on any connection open now, the client gets half, and then the end."""
+    def cut_mid_message(self, cuts: bool = True) -> None:
+        """Of the next message a server sends, on each connection, the client gets half, and then the end.
+
+        Connections opened meanwhile are cut so as well, until it is ended by False.
+        """
         with self._lock:
-            self._gate.check()
-            for connection in self._connections:
-                connection.cut_mid_message()
+            self.cuts_mid_message = cuts
+            self._settings_changed()
 
     def refuse_connections(self, sqlstate: str = rules.TOO_MANY_CONNECTIONS, count: int = 1) -> None:
         """The next `count` connections are answered with this error instead of reaching the server; 0 ends that."""
@@ -287,7 +297,8 @@ class GatePath:
             self._gate.check()
             self._operation = Operation("", (), False)
             self._refusals = []
-            self.paused_to_server = self.paused_to_client = self.swallows_replies = False
+            self.paused_to_server = self.paused_to_client = False
+            self.swallows_replies = self.swallows_requests = self.cuts_mid_message = False
             self.delay_s = 0.0
             self._settings_changed()
             self.close_half_open()

@@ -19,6 +19,7 @@ from fencepost.harness.invariants.base import (
     who,
 )
 from fencepost.harness.invariants.movers import Movers, acts_on
+from fencepost.harness.postgres.provider import ServerFault
 
 
 @dataclass(slots=True)
@@ -420,13 +421,15 @@ def _may_be_lost(before: JobView, after: JobView | None) -> bool:
     return after is None or after.state in _NO_LONGER_LEASED
 
 
+RESTARTS = frozenset(fault.value for fault in ServerFault) - {ServerFault.TERMINATE_BACKEND.value}
+"""Every fault after which the whole server has started again."""
+
+
 class RestartKeepsLeases(Invariant):
     name = "restart_keeps_leases"
     sentence = (
         "A crash or restart of the server leaves every committed job, lease and ledger entry as it was."
     )
-
-    _RESTARTS = frozenset({"crash", "restart", "kill_server"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -435,7 +438,7 @@ class RestartKeepsLeases(Invariant):
     def check(self, step: Step) -> Violation | None:
         blocked = tuple(self._movers.blocked())
         self._movers.note(step)
-        if step.fault not in self._RESTARTS:
+        if step.fault not in RESTARTS:
             return None
         self.exercised += bool(step.before.jobs)
         for before in step.before.jobs:

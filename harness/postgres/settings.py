@@ -92,6 +92,13 @@ def configuration(role: ServerRole, *, major: int, port: int, socket_dir: Path) 
     return "".join(f"{name} = {_quoted(value)}\n" for name, value in settings.items())
 
 
+def container_settings(role: ServerRole) -> dict[str, str]:
+    """What a server in a container is given on top of its image's: all but where it listens, and who may enter."""
+    left_to_the_image = ("listen_addresses", "unix_socket_permissions", "password_encryption")
+    settings = {**_COMMON, **role.settings}
+    return {name: value for name, value in settings.items() if name not in left_to_the_image}
+
+
 def host_based_authentication() -> str:
     """The whole `pg_hba.conf`: nobody is trusted."""
     return f"local all all peer map={_PEER_MAP}\nhost all all {LOOPBACK}/32 scram-sha-256\n"

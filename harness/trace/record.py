@@ -7,7 +7,7 @@ from typing import Any
 
 from fencepost.harness.actors.messages import claim_to_json, reply_to_json
 from fencepost.harness.adapter import JobView, LedgerEntry, Observation
-from fencepost.harness.history import Execution, Step, Violation
+from fencepost.harness.history import Execution, Statement, Step, Violation
 
 _JOB_FIELDS = (
     "token",
@@ -70,6 +70,8 @@ def step_to_json(
         if step.reply is not None:
             data["passed"] = list(call.passed)
             data["reply"] = reply_to_json(step.reply)
+    if step.statements:
+        data["statements"] = [_statement_to_json(statement) for statement in step.statements]
     if step.clock is not None:
         data["clock"] = {"how": step.clock.how, "moved_s": round(step.clock.seconds, 6)}
     if step.fault is not None:
@@ -85,6 +87,16 @@ def step_to_json(
         data["violated"] = [violation.invariant for violation in violated]
     data["after"] = observation_to_json(step.after)
     return data
+
+
+def _statement_to_json(statement: Statement) -> dict[str, Any]:
+    return {
+        "n": statement.number,
+        "sql": statement.sql,
+        "parameters": list(statement.parameters),
+        "answer": statement.answer,
+        "pid": statement.pid,
+    }
 
 
 def violation_to_json(violation: Violation) -> dict[str, Any]:

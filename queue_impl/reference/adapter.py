@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import psycopg
@@ -30,6 +32,7 @@ from .client import ReferenceQueue
 from .model import Claim as TakenClaim
 from .model import Decision, JobToken, Settings
 from .sql import REFERENCE_SCHEMA, parse_statements, read_sql
+from .worker import NO_ANSWER, Heartbeats
 
 CAPABILITIES = frozenset(Capability) - {Capability.DEFERRED_RECLAIM}
 """Everything but that: a claim takes an expired lease at once, nobody has to reap first."""
@@ -74,11 +77,16 @@ class ReferenceAdapter:
                 connection.execute(self._schema.encode())
 
     def worker(self, actor: ActorSeat, dsn: str) -> ReferenceWorker:
-        connection = psycopg.connect(dsn, autocommit=True)
-        queue = self._client(
-            connection, worker=actor.worker_name, checkpoint=actor.checkpoint, settings=self._settings
-        )
-        return ReferenceWorker(queue, connection)
+        def on(connection: psycopg.Connection[Any]) -> ReferenceQueue:
+            return self._client(
+                connection, worker=actor.worker_name, checkpoint=actor.checkpoint, settings=self._settings
+            )
+
+        def connect() -> psycopg.Connection[Any]:
+            return psycopg.connect(dsn, autocommit=True)
+
+        connection = connect()
+        return ReferenceWorker(on(connection), connection, lambda: on(connect()), actor.checkpoint)
 
     def observe(self, dsn: str) -> Observation:
         row = self._execute(dsn, "observe").fetchone()
@@ -121,11 +129,19 @@ class ReferenceAdapter:
 
 
 class ReferenceWorker:
-    """One actor's connection."""
+    """One actor's connection, and while `keep_alive` runs a second one for its heartbeats."""
 
-    def __init__(self, queue: ReferenceQueue, connection: psycopg.Connection[Any]) -> None:
+    def __init__(
+        self,
+        queue: ReferenceQueue,
+        connection: psycopg.Connection[Any],
+        connect_for_heartbeats: Callable[[], ReferenceQueue],
+        checkpoint: Callable[[str], None],
+    ) -> None:
         self._queue = queue
         self._connection = connection
+        self._connect_for_heartbeats = connect_for_heartbeats
+        self._checkpoint = checkpoint
 
     def enqueue(
         self,
@@ -156,6 +172,30 @@ class ReferenceWorker:
 
     def heartbeat(self, claim: Claim, ttl_s: float) -> Answer:
         return _answer(self._queue.heartbeat(_job_token(claim), ttl_s))
+
+    def keep_alive(self, claim: Claim, ttl_s: float, beats: int = 1, every_s: float = 0.01) -> Answer:
+        """What the worker loop does while a handler runs; this handler is done after `beats` heartbeats."""
+        ended: SimpleQueue[Answer] = SimpleQueue()
+        left = beats
+
+        def note(event: str, **details: object) -> None:
+            nonlocal left
+            left -= 1
+            if event == "lease_lost":
+                ended.put(_answer_to_loss(str(details["reason"])))
+            elif left == 0:
+                heartbeats.last_one()
+                ended.put(Answer.accepted())
+
+        with Heartbeats(
+            self._connect_for_heartbeats, ttl_s, note, every_s=every_s, checkpoint=self._checkpoint
+        ) as heartbeats:
+            heartbeats.keep(_job_token(claim), held_since=time.monotonic(), on_lost=lambda: None)
+            heartbeats.join()
+            heartbeats.release()
+        if ended.empty():
+            raise RuntimeError("the thread that sends the heartbeats broke")
+        return ended.get()
 
     def complete(self, claim: Claim, result: Json = None) -> Answer:
         return _answer(self._queue.complete(_job_token(claim), result))
@@ -217,6 +257,10 @@ def _answer(decision: Decision) -> Answer:
     if decision.accepted:
         return Answer.accepted(repeated=decision.repeated, current_token=decision.current_token)
     return Answer.refused(str(decision.reason), current_token=decision.current_token)
+
+
+def _answer_to_loss(reason: str) -> Answer:
+    return Answer.unknown(reason) if reason == NO_ANSWER else Answer.refused(reason)
 
 
 def _job_view(columns: list[Any]) -> JobView:

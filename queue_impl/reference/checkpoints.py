@@ -29,6 +29,8 @@ CHECKPOINTS: Mapping[str, tuple[str, ...]] = {
     # A sweep that finds nothing passes all of them as well.
     "reap": ("after_snapshot", "after_recheck", "before_requeue", *_COMMIT),
     "requeue": _COMMIT,
+    # Once per heartbeat, in the thread that sends them; each heartbeat's own come after it.
+    "keep_alive": ("before_heartbeat", *_GUARD, *_COMMIT),
 }
 
 

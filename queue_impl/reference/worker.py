@@ -16,7 +16,7 @@ import psycopg
 
 from .checkpoints import Checkpoint, no_checkpoint
 from .client import ReferenceQueue
-from .model import Claim, Decision, Json, Settings, checked_duration_s
+from .model import Claim, Decision, JobToken, Json, Settings, checked_duration_s
 
 Handler: TypeAlias = Callable[["Lease"], Json]
 """Does the work and returns its result. What it raises fails the attempt."""
@@ -26,6 +26,10 @@ OnEvent: TypeAlias = Callable[[dict[str, Any]], None]
 
 HEARTBEATS_PER_TTL = 3
 """Two may go missing before the lease does."""
+
+
+NO_ANSWER = "no_answer"
+"""Why a lease counts as lost though nobody refused it: no heartbeat got through for the whole of it."""
 
 
 def no_event(_event: dict[str, Any]) -> None:
@@ -117,7 +121,7 @@ class Worker:
         self, queue: ReferenceQueue, heartbeats: Heartbeats, handler: Handler, claim: Claim, asked_at: float
     ) -> None:
         lease = Lease(claim)
-        heartbeats.keep(lease, held_since=asked_at)
+        heartbeats.keep(claim, held_since=asked_at, on_lost=lease.mark_lost)
         try:
             self._emit("execution_started", job_id=str(claim.job_id), token=claim.token)
             result, error = handler(lease), None
@@ -153,18 +157,27 @@ class Worker:
 
 
 class Heartbeats:
-    """Renews one lease at a time from a thread of its own, every third of its duration.
+    """Renews one lease at a time from a thread of its own, every third of its duration or every `every_s`.
 
     The connection is opened at the first heartbeat: a job that is done before then costs none. A heartbeat
     that did not get through is tried again on a new connection, and at the next beat, until the lease is over.
+    `checkpoint` is called in that thread.
     """
 
     def __init__(
-        self, connect: Callable[[], ReferenceQueue], ttl_s: float, emit: Callable[..., None]
+        self,
+        connect: Callable[[], ReferenceQueue],
+        ttl_s: float,
+        emit: Callable[..., None],
+        *,
+        every_s: float | None = None,
+        checkpoint: Checkpoint = no_checkpoint,
     ) -> None:
         self._connect = connect
         self._ttl_s = ttl_s
         self._emit = emit
+        self._every_s = ttl_s / HEARTBEATS_PER_TTL if every_s is None else every_s
+        self._checkpoint = checkpoint
         self._queue: ReferenceQueue | None = None
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
@@ -175,16 +188,25 @@ class Heartbeats:
     def __exit__(self, *_error: object) -> None:
         self._disconnect()
 
-    def keep(self, lease: Lease, *, held_since: float) -> None:
+    def keep(self, claim: JobToken, *, held_since: float, on_lost: Callable[[], None]) -> None:
         """`held_since`: when the claim was *sent*, by the monotonic clock: the lease began no earlier."""
         self._released = threading.Event()
         self._thread = threading.Thread(
             target=self._renew,
-            args=(lease, held_since, self._released),
-            name=f"heartbeat-{lease.claim.job_id}",
+            args=(claim, held_since, on_lost, self._released),
+            name=f"heartbeat-{claim.job_id}",
             daemon=True,
         )
         self._thread.start()
+
+    def join(self) -> None:
+        """Until no more heartbeats come: the lease is lost, or `last_one` was said."""
+        assert self._thread is not None, "keep() comes first"
+        self._thread.join()
+
+    def last_one(self) -> None:
+        """No heartbeat after this one: for `emit`, which is called in the thread that `release` waits for."""
+        self._released.set()
 
     def release(self) -> None:
         """Stop renewing. A heartbeat that hangs on a dead network is left behind with its connection."""
@@ -194,42 +216,45 @@ class Heartbeats:
         if self._thread.is_alive():
             self._queue = None
 
-    def _renew(self, lease: Lease, held_since: float, released: threading.Event) -> None:
-        while not released.wait(self._ttl_s / HEARTBEATS_PER_TTL):
+    def _renew(
+        self, claim: JobToken, held_since: float, on_lost: Callable[[], None], released: threading.Event
+    ) -> None:
+        while not released.wait(self._every_s):
+            self._checkpoint("before_heartbeat")
             asked_at = time.monotonic()
-            decision = self._beat(lease)
+            decision = self._beat(claim)
             if released.is_set():
                 return
             if decision is not None and decision.accepted:
                 held_since = asked_at
-                self._emit("heartbeat", job_id=str(lease.claim.job_id), token=lease.claim.token)
+                self._emit("heartbeat", job_id=str(claim.job_id), token=claim.token)
             elif decision is not None:
-                self._lose(lease, str(decision.reason))
+                self._lose(claim, on_lost, str(decision.reason))
                 return
             elif time.monotonic() - held_since >= self._ttl_s:
-                self._lose(lease, "no_answer")
+                self._lose(claim, on_lost, NO_ANSWER)
                 return
 
-    def _beat(self, lease: Lease) -> Decision | None:
+    def _beat(self, claim: JobToken) -> Decision | None:
         was_connected = self._queue is not None
-        decision = self._try_beat(lease)
+        decision = self._try_beat(claim)
         if decision is None and was_connected:
             # A connection that died while it was idle shows only when it is used.
-            decision = self._try_beat(lease)
+            decision = self._try_beat(claim)
         return decision
 
-    def _try_beat(self, lease: Lease) -> Decision | None:
+    def _try_beat(self, claim: JobToken) -> Decision | None:
         try:
             if self._queue is None:
                 self._queue = self._connect()
-            return self._queue.heartbeat(lease.claim, self._ttl_s)
+            return self._queue.heartbeat(claim, self._ttl_s)
         except psycopg.Error:
             self._disconnect()
             return None
 
-    def _lose(self, lease: Lease, reason: str) -> None:
-        lease.mark_lost()
-        self._emit("lease_lost", job_id=str(lease.claim.job_id), token=lease.claim.token, reason=reason)
+    def _lose(self, claim: JobToken, on_lost: Callable[[], None], reason: str) -> None:
+        on_lost()
+        self._emit("lease_lost", job_id=str(claim.job_id), token=claim.token, reason=reason)
 
     def _disconnect(self) -> None:
         queue, self._queue = self._queue, None

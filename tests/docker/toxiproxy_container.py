@@ -1,0 +1,35 @@
+"""Stands in for the program `toxiproxy-server`: runs the one in the image, for as long as this process lives.
+
+On the host's network, because the ports of its proxies are chosen while it runs.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from fencepost.harness import docker_engine
+
+
+def main() -> int:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(0))
+    with docker_engine.engine() as client:
+        container = client.containers.create(
+            docker_engine.TOXIPROXY_IMAGE,
+            command=sys.argv[1:],
+            network_mode="host",
+            labels=docker_engine.labels(),
+        )
+        try:
+            container.start()
+            for said in container.logs(stream=True, follow=True):
+                sys.stdout.buffer.write(said)
+                sys.stdout.buffer.flush()
+            return int(container.wait()["StatusCode"])
+        finally:
+            docker_engine.remove(container)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
