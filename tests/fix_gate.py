@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +12,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from fencepost.harness.errors import StepDeadline
 from fencepost.harness.gate import Gate, GatePath, ParkedStatement, Upstream, parse_rule
 from fencepost.harness.gate.statements import Conversation
 from fencepost.harness.postgres.embedded import EmbeddedServer
@@ -31,6 +34,8 @@ class GateBench:
             actor, Upstream.of(self.dsn), "tcp" if listen == "tcp" else "unix"
         )
         self._threads = ThreadPoolExecutor(4)
+        self._done_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        gate.watch_fd(self._done_fd)
 
     @property
     def gated_dsn(self) -> str:
@@ -49,10 +54,29 @@ class GateBench:
         self.path.begin_operation("operation", [parse_rule(text) for text in texts], step)
 
     def in_background(self, work: Callable[[], T]) -> Future[T]:
-        return self._threads.submit(work)
+        started = self._threads.submit(work)
+        started.add_done_callback(lambda _: os.eventfd_write(self._done_fd, 1))
+        return started
+
+    def result(self, work: Future[T]) -> T:
+        """What it returned or raised. One that hangs is ended by cutting it off, so that a red test ends too."""
+        try:
+            return work.result(DEADLINE_S)
+        except TimeoutError:
+            self.path.cut()
+            raise
 
     def until(self, condition: Callable[[], bool], waited_for: str) -> None:
-        self.gate.wait_until(condition, DEADLINE_S, waited_for)
+        def looked() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._done_fd)
+            return condition()
+
+        try:
+            self.gate.wait_until(looked, DEADLINE_S, waited_for)
+        except StepDeadline:
+            self.path.cut()
+            raise
 
     def parked(self) -> ParkedStatement:
         self.until(lambda: self.path.parked is not None, "a parked statement")
@@ -75,6 +99,8 @@ class GateBench:
     def close(self) -> None:
         self.path.close()
         self._threads.shutdown()
+        self.gate.unwatch_fd(self._done_fd)
+        os.close(self._done_fd)
 
 
 def ended(client: socket.socket) -> bytes:

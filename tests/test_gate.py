@@ -87,7 +87,7 @@ def test_a_statement_parked_before_has_not_reached_the_server(bench: GateBench) 
         assert not answer.done()
         assert kept(bench) == []
         bench.path.release()
-        answer.result(20)
+        bench.result(answer)
         assert kept(bench) == ["row"]
         assert bench.path.parked is None
         (record,) = bench.path.end_operation()
@@ -104,7 +104,7 @@ def test_an_answer_parked_after_is_the_servers_and_not_yet_the_clients(bench: Ga
         assert not answer.done()
         assert [view.state for view in bench.path.connections] == ["parked after"]
         bench.path.release()
-        answer.result(20)
+        bench.result(answer)
 
 
 def test_every_statement_is_a_step(bench: GateBench) -> None:
@@ -122,7 +122,7 @@ def test_every_statement_is_a_step(bench: GateBench) -> None:
             seen.append((bench.parked().ordinal, bench.parked().sql.split()[0]))
             assert kept(bench) == []
             bench.path.release()
-        answer.result(20)
+        bench.result(answer)
         assert seen == [(1, "BEGIN"), (2, "INSERT"), (3, "INSERT"), (4, "COMMIT")]
         assert kept(bench) == ["one", "two"]
 
@@ -154,7 +154,7 @@ def test_ordinals_and_occurrences_count_within_an_operation(bench: GateBench) ->
             assert bench.parked().parameters == ("second",)
             assert bench.path.rules_fired == (parse_rule(rule),)
             bench.path.release()
-            answer.result(20)
+            bench.result(answer)
 
 
 def test_a_rule_whose_statement_never_came_is_named(bench: GateBench) -> None:
@@ -181,10 +181,10 @@ def test_two_connections_of_one_actor_count_together(bench: GateBench) -> None:
             (2, two.info.backend_pid),
         ]
         bench.path.release()
-        first.result(20)
+        bench.result(first)
         assert not second.done()
         bench.path.release()
-        second.result(20)
+        bench.result(second)
 
 
 def test_several_rules_of_one_statement_happen_in_order(bench: GateBench) -> None:
@@ -196,7 +196,7 @@ def test_several_rules_of_one_statement_happen_in_order(bench: GateBench) -> Non
         bench.until(lambda: bench.path.parked is not None and bench.path.parked.when == "after", "its answer")
         assert kept(bench) == ["row"]
         bench.path.release()
-        answer.result(20)
+        bench.result(answer)
         assert bench.path.unfired == ()
 
 
@@ -261,7 +261,7 @@ def test_what_is_parked_can_be_lost_either_way(bench: GateBench) -> None:
         else:
             bench.path.lose_parked_reply()
         with pytest.raises(psycopg.OperationalError):
-            answer.result(20)
+            bench.result(answer)
         assert len(kept(bench)) == rows
 
 
@@ -410,7 +410,7 @@ def test_a_pause_loses_nothing(bench: GateBench, direction: str) -> None:
         assert kept(bench) == (["row"] if direction == "to_client" else [])
         assert not answer.done()
         bench.path.resume()
-        answer.result(20)
+        bench.result(answer)
         assert not bench.path.holding
         assert kept(bench) == ["row"]
 
@@ -423,7 +423,7 @@ def test_a_pause_holds_more_than_the_gate_keeps(bench: GateBench) -> None:
         )
         bench.until(lambda: bench.path.holding, "held bytes")
         bench.path.resume()
-        assert [len(row[0]) for row in answer.result(20)] == [100_000] * 100
+        assert [len(row[0]) for row in bench.result(answer)] == [100_000] * 100
 
 
 def test_long_statements_pass(bench: GateBench) -> None:
@@ -451,7 +451,7 @@ def test_swallowed_replies_leave_the_client_waiting(bench: GateBench) -> None:
     assert not answer.done()
     bench.path.cut()
     with pytest.raises(psycopg.OperationalError):
-        answer.result(20)
+        bench.result(answer)
 
 
 def test_a_half_open_connection_says_nothing(bench: GateBench) -> None:
@@ -466,7 +466,7 @@ def test_a_half_open_connection_says_nothing(bench: GateBench) -> None:
     assert not answer.done()
     bench.path.close_half_open()
     with pytest.raises(psycopg.OperationalError):
-        answer.result(20)
+        bench.result(answer)
     assert kept(bench) == ["by another connection"]
     other.close()
 
@@ -480,7 +480,7 @@ def test_reset_makes_a_path_as_new(bench: GateBench) -> None:
     bench.path.delay(30)
     bench.path.refuse_connections("53300", 5)
     bench.path.reset()
-    answer.result(20)
+    bench.result(answer)
     insert(connection)
     bench.connect().close()
     connection.close()
@@ -514,12 +514,12 @@ def test_a_crash_of_the_server_lets_nobody_go(servers: EmbeddedServers, gate: Ga
         bench.path.release()
         if when == "before":
             with pytest.raises(psycopg.OperationalError):
-                answer.result(20)
+                bench.result(answer)
             assert [(each.answer, each.fate) for each in bench.path.statements] == [
                 ("lost", "connection ended")
             ]
         else:
-            answer.result(20)
+            bench.result(answer)
     assert kept(bench) == ["kept by the crash"]
     bench.close()
 
@@ -527,20 +527,19 @@ def test_a_crash_of_the_server_lets_nobody_go(servers: EmbeddedServers, gate: Ga
 def test_a_backend_that_is_ended_lets_nobody_go(bench: GateBench) -> None:
     connection = bench.connect(autocommit=True)
     bench.begin("/INSERT/: park before")
-    answer = bench.in_background(lambda: insert(connection))
+    connection.pgconn.send_query(b"INSERT INTO kept VALUES ('never')")
     pid = bench.parked().pid
-    raw = socket.socket(fileno=os.dup(connection.fileno()))
     assert bench.directly("SELECT pg_terminate_backend(%s, 20000)", pid) == [(True,)]
     with bench.gate.borrowed():
         while bench.gate.turn(0.2):  # all that the server had to say has come
             pass
-    with pytest.raises(BlockingIOError):
+    with socket.socket(fileno=os.dup(connection.fileno())) as raw, pytest.raises(BlockingIOError):
         raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     bench.path.release()
-    with pytest.raises(psycopg.errors.AdminShutdown):
-        answer.result(20)
+    result = connection.pgconn.get_result()
+    assert result is not None and result.error_field(67) == b"57P01"
+    connection.close()
     assert kept(bench) == []
-    raw.close()
 
 
 def test_a_server_that_is_not_there(gate: Gate, tmp_path: Path) -> None:
@@ -594,11 +593,11 @@ def test_the_loop_is_turned_by_whoever_borrowed_it(bench: GateBench) -> None:
             answer = bench.in_background(lambda: insert(connection))
             with pytest.raises(StepDeadline, match=r"waited 0\.2 s for nothing; the gate: A: "):
                 bench.gate.wait_until(lambda: False, 0.2, "nothing")
-            answer.result(20)
+            bench.result(answer)
             unserved = bench.in_background(lambda: insert(connection))
             with pytest.raises(TimeoutError):
                 unserved.result(0.2)  # nobody turns it
-        unserved.result(20)
+        bench.result(unserved)
         assert kept(bench) == ["row", "row"]
 
 
@@ -658,6 +657,8 @@ def test_nothing_is_left_when_it_is_closed(servers: EmbeddedServers) -> None:
             answer.result(20)
     for connection in connections:
         connection.close()
+    for bench in benches:
+        bench.close()
     assert not any(directory.exists() or directory.parent.exists() for directory in directories)
     assert not [thread for thread in threading.enumerate() if thread.name == "fencepost:gate"]
     gc.collect()

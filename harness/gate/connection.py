@@ -382,8 +382,8 @@ class GateConnection:
             if self._cuts_mid_message:
                 self._cut_mid_message(data)
                 return
-            if self._held is not None and self._conversation.expects_nothing:
-                # Unasked, so not its answer: that the connection ends. Who is parked does not hear of it yet.
+            if self._held is not None and marks and self._conversation.expects_nothing:
+                # Unasked: that the connection ends. Who is parked does not hear of it before he is let go.
                 for kind, body, _ in marks:
                     self._conversation.answer(kind, body)
                 self._pass_on(ready, True)
@@ -398,6 +398,10 @@ class GateConnection:
             at = 0
             for kind, body, end in marks:
                 holds = self._holds_answer()
+                if holds and kind in (framing.COPY_IN, framing.COPY_BOTH):
+                    # Not the answer yet: the server asks for data, and the client must hear of that to send it.
+                    self._to_client.write(self._take_answer())
+                    holds = False
                 done = self._conversation.answer(kind, body)
                 self._pass_on(ready[at:end], holds)
                 at = end
@@ -524,6 +528,8 @@ class GateConnection:
         except ProtocolError as problem:
             self._refuse_protocol(problem)
         if self.is_open:
+            if self._answer_parts and self._held is None and not self._after:
+                self._to_client.write(self._take_answer())
             self._pump()
         self._finish_if_over()
 
