@@ -30,8 +30,7 @@ test: $(STAMP) lint typecheck toxiproxy-if-possible
 # On containers: what each crash does there, and the families in which the server or the network fails. Needs a Docker
 # engine, or root and dockerd; images that cannot be pulled are imported from local files.
 test-docker: $(STAMP)
-	$(BIN)/python tests/docker/run.py tests/test_container_server.py
-	$(BIN)/python tests/docker/run.py scenarios -k "restart or network" --pg docker --network toxiproxy
+	$(BIN)/python tests/docker/run.py tests/test_container_server.py scenarios --pg docker --network toxiproxy -k "restart or network or test_container_server"
 
 # Finds the Toxiproxy server, or builds it with Go into the user's cache.
 toxiproxy: $(STAMP)

@@ -21,7 +21,6 @@ RUN_LABEL = "fencepost.run"
 """On every container we make, with the process that made it: who is gone does not need it any more."""
 
 ANSWER_DEADLINE_S = 60
-PULL_DEADLINE_S = 600
 
 
 def require_docker() -> None:
@@ -62,6 +61,19 @@ def connect() -> DockerClient:
             f"--pg docker: no Docker engine answers ({_short(problem)}): start one, or use --pg embedded."
         ) from None
     return client
+
+
+def describe(client: DockerClient) -> str:
+    """The engine, its way to a container, and whether it has the image already."""
+    from docker.errors import ImageNotFound
+
+    network = "the host's network" if uses_host_network(client) else "a port of loopback"
+    try:
+        client.images.get(POSTGRES_IMAGE)
+        image = f"{POSTGRES_IMAGE} is here"
+    except ImageNotFound:
+        image = f"{POSTGRES_IMAGE} is to be pulled"
+    return f"engine {client.version()['Version']}, containers on {network}, {image}"
 
 
 def uses_host_network(client: DockerClient) -> bool:

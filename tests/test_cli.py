@@ -199,6 +199,7 @@ def test_doctor_says_what_was_found(tmp_path: Path) -> None:
         "embedded servers",
         "Toxiproxy",
         "Docker",
+        "named server",
         "browser",
     ):
         assert re.search(rf"│ {part} +│ (yes|no) ", done.out), part

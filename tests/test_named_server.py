@@ -20,7 +20,7 @@ from fencepost.harness.loading import load_queue
 from fencepost.harness.postgres import named_server
 from fencepost.harness.postgres.connection_string import read_connection_string, without_password
 from fencepost.harness.postgres.embedded import EmbeddedServers
-from fencepost.harness.postgres.named_server import NamedServer, NamedServers, require_usable
+from fencepost.harness.postgres.named_server import NamedServer, NamedServers, try_out
 from fencepost.harness.postgres.provider import CannotInject, FaultDidNotHappen, ServerFault
 from fencepost.harness.scenario import choose, installed_scenarios
 from fencepost.harness.verdict import Verdict
@@ -106,7 +106,7 @@ def test_a_race_in_the_one_database_it_was_given(elsewhere: Elsewhere, given: st
     before = elsewhere.databases()
     assert _lease_race(given) is Verdict.PASS
     assert elsewhere.databases() == before
-    require_usable(given)
+    try_out(given)
     assert _tables(elsewhere, given) == []
     assert _lease_race(given) is Verdict.PASS
 
@@ -219,7 +219,7 @@ def test_the_next_run_clears_a_given_database(elsewhere: Elsewhere, given: str) 
     _die(given)
     assert "jobs" in _tables(elsewhere, given)
     _await_no_session(elsewhere, read_connection_string(given)["dbname"])
-    require_usable(given)
+    try_out(given)
     assert _lease_race(given) is Verdict.PASS
     assert _tables(elsewhere, given) == []
 
@@ -309,7 +309,7 @@ def test_a_proxy_needs_a_host(elsewhere: Elsewhere) -> None:
 
 def _refused(dsn: str) -> str:
     with pytest.raises(UsageError) as refused:
-        require_usable(dsn)
+        try_out(dsn)
     told = str(refused.value)
     assert PASSWORD not in told
     assert "\n" not in told
@@ -411,6 +411,22 @@ def test_the_command_says_it_in_one_sentence(tmp_path: Path, elsewhere: Elsewher
     (line,) = done.err.splitlines()
     assert "is not empty (it holds table public.orders)" in line
     assert PASSWORD not in line
+
+
+def test_the_doctor_tries_it(tmp_path: Path, creator: str, given: str) -> None:
+    for dsn, told in ((creator, "may create databases"), (given, "works in the one empty database")):
+        done = run_fencepost("doctor", "--pg", f"dsn:{dsn}", cwd=tmp_path)
+        assert done.code == 0
+        assert told in _what(done.out)
+    done = run_fencepost("doctor", "--pg", f"dsn:{creator.replace(PASSWORD, 'wrong')}", cwd=tmp_path)
+    assert (done.code, done.err) == (2, "")
+    assert "cannot be reached" in _what(done.out)
+    assert PASSWORD not in done.out
+
+
+def _what(table: str) -> str:
+    """The third column of the doctor's table, its folded cells joined."""
+    return " ".join(cells[3].strip() for line in table.splitlines() if len(cells := line.split("│")) > 3)
 
 
 def test_a_failure_does_not_print_the_password(tmp_path: Path, creator: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 from dataclasses import dataclass
 
 from rich.table import Table
 from rich.text import Text
 
+from fencepost.harness import docker_engine
 from fencepost.harness.clock.compilers import compilers
 from fencepost.harness.clock.preload import explain_preload, find_preload
 from fencepost.harness.commands.options import EXIT_PASS, EXIT_USAGE, console_for_tables
@@ -18,9 +18,11 @@ from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.network.engines import check_network
 from fencepost.harness.network.toxiproxy_binary import find_binary
 from fencepost.harness.postgres.binaries import find_binaries, installed_versions
+from fencepost.harness.postgres.choice import DOCKER, DSN, ProviderChoice
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PROBE_DEADLINE_S = 10
+ASKED_FOR = {DOCKER: ["Docker"], DSN: ["named server"]}
+"""What must be there as well, by the provider that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "doctor", help="say what was found on this machine, and what is missing for what"
     )
+    parser.add_argument(
+        "--pg", default="embedded", metavar="PROVIDER", help="a provider that must be usable, and is tried"
+    )
     parser.set_defaults(perform=perform)
 
 
 def perform(arguments: argparse.Namespace) -> int:
-    findings = [_postgres(), _compiler(), _clock(), _servers(), _toxiproxy(), _docker(), _browser()]
+    findings = [
+        _postgres(),
+        _compiler(),
+        _clock(),
+        _servers(),
+        _toxiproxy(),
+        _docker(),
+        _named_server(arguments.pg),
+        _browser(),
+    ]
     table = Table()
     for name in ("part", "found", "what", "needed for"):
         table.add_column(name, overflow="fold")
@@ -47,8 +61,9 @@ def perform(arguments: argparse.Namespace) -> int:
         mark = Text("yes", "green") if finding.found else Text("no", "yellow")
         table.add_row(finding.part, mark, Text(finding.told), finding.needed_for)
     console_for_tables().print(table)
-    essential = {finding.part: finding.found for finding in findings}
-    return EXIT_PASS if essential["PostgreSQL"] and essential["embedded servers"] else EXIT_USAGE
+    essential = ["PostgreSQL", "embedded servers", *ASKED_FOR.get(ProviderChoice(arguments.pg).name, [])]
+    found = {finding.part: finding.found for finding in findings}
+    return EXIT_PASS if all(found[part] for part in essential) else EXIT_USAGE
 
 
 def _postgres() -> Finding:
@@ -98,24 +113,25 @@ def _toxiproxy() -> Finding:
 
 
 def _docker() -> Finding:
-    path = shutil.which("docker")
-    if path is None:
-        return Finding("Docker", False, "not on PATH", "servers in containers")
     try:
-        probe = subprocess.run(
-            [path, "version", "--format", "{{.Server.Version}}"],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_DEADLINE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        with docker_engine.engine() as client:
+            told = docker_engine.describe(client)
+    except FencepostError as error:
+        return Finding("Docker", False, str(error), "--pg docker: servers in containers")
+    return Finding("Docker", True, told, "--pg docker: servers in containers")
+
+
+def _named_server(pg: str) -> Finding:
+    needed_for = "--pg dsn:…: a server of your own"
+    choice = ProviderChoice(pg)
+    if choice.name != DSN:
         return Finding(
-            "Docker", False, f"{path} did not answer in {PROBE_DEADLINE_S} s", "servers in containers"
+            "named server", False, "none named: `fencepost doctor --pg dsn:…` tries one", needed_for
         )
-    if probe.returncode != 0:
-        return Finding("Docker", False, f"{path}: no engine answers", "servers in containers")
-    return Finding("Docker", True, f"engine {probe.stdout.strip()}", "servers in containers")
+    try:
+        return Finding("named server", True, choice.try_out(), needed_for)
+    except FencepostError as error:
+        return Finding("named server", False, str(error), needed_for)
 
 
 def _browser() -> Finding:

@@ -12,7 +12,7 @@ from fencepost.harness.postgres.connection_string import without_password
 from fencepost.harness.postgres.container import ContainerServers
 from fencepost.harness.postgres.embedded import EmbeddedServers
 from fencepost.harness.postgres.embedded_server import EmbeddedServer
-from fencepost.harness.postgres.named_server import NamedServers, require_usable
+from fencepost.harness.postgres.named_server import NamedServers, try_out
 from fencepost.harness.postgres.provider import ServerUnderTest
 
 EMBEDDED, DOCKER, DSN = "embedded", "docker", "dsn"
@@ -55,7 +55,11 @@ class ProviderChoice:
         if self.name == DOCKER:
             require_docker()
         elif self.name == DSN:
-            require_usable(self._detail)
+            try_out(self._detail)
+
+    def try_out(self) -> str:
+        """What a named server is and allows. Raises UsageError if it cannot be used."""
+        return try_out(self._detail)
 
     def start(self, *, preload: ClockPreload | None, core: int | None) -> ServersOfRun:
         match self.name:

@@ -38,10 +38,20 @@ WHERE starts_with(datname, %s) AND datdba = current_user::regrole
 """
 
 
-def require_usable(given: str) -> None:
-    """Reachable, new enough, and with a place to work in. Raises UsageError."""
-    with contextlib.closing(_connect(read_connection_string(given))) as connection:
-        _require_place(connection, read_connection_string(given))
+def try_out(given: str) -> str:
+    """What the server is and allows, if it is reachable, new enough, and has a place to work in.
+
+    Raises UsageError otherwise.
+    """
+    parts = read_connection_string(given)
+    with contextlib.closing(_connect(parts)) as connection:
+        place = (
+            "the role may create databases"
+            if _require_place(connection, parts)
+            else f"works in the one empty database {connection.info.dbname}"
+        )
+        version = connection.info.parameter_status("server_version")
+    return f"PostgreSQL {version}, {place}; no crash and no clock there"
 
 
 class NamedServer:

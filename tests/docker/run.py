@@ -75,6 +75,14 @@ def _an_engine(directory: Path) -> Iterator[None]:
     finally:
         engine.terminate()
         engine.wait(END_DEADLINE_S)
+        _unmount_below(directory)
+
+
+def _unmount_below(directory: Path) -> None:
+    """An engine leaves the mount of its default network namespace behind, and no directory goes with one in it."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for mount in sorted((each for each in mounts if each.startswith(f"{directory}/")), reverse=True):
+        subprocess.run(["umount", mount], check=True, timeout=END_DEADLINE_S)
 
 
 def _await_engine(engine: subprocess.Popen[bytes], log: Path) -> None:

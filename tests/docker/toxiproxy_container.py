@@ -5,8 +5,10 @@ On the host's network, because the ports of its proxies are chosen while it runs
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from pathlib import Path
 
 from fencepost.harness import docker_engine
 
@@ -20,6 +22,9 @@ def main() -> int:
             command=sys.argv[1:],
             network_mode="host",
             labels=docker_engine.labels(),
+            environment={"LOG_LEVEL": os.environ.get("LOG_LEVEL", "info")},
+            # Its configuration lies at the same place inside.
+            volumes={path: {"bind": path, "mode": "ro"} for path in sys.argv[1:] if Path(path).is_file()},
         )
         try:
             container.start()
