@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 
+from fencepost.harness.actors.base import Actor
+from fencepost.harness.actors.messages import Request, Seat
+from fencepost.harness.adapter import Outcome
 from fencepost.harness.bench import Bench, Run
+from fencepost.harness.control import Control
+from fencepost.harness.history import Call, CallStatus, Reply
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
 from fencepost.harness.scenario import Scenario
-from fencepost.harness.settling import _has_cycle
+from fencepost.harness.settling import InFlight, Settler, _has_cycle
 from fencepost.harness.trace import canonical
 from fencepost.harness.verdict import Verdict
 from fencepost.tests import blocked_scenarios as races
@@ -81,3 +87,38 @@ def test_an_actor_does_one_thing_at_a_time(bench: Bench) -> None:
 )
 def test_a_cycle_of_waits_is_no_resting_state(waits: dict[str, frozenset[str]], cycle: bool) -> None:
     assert _has_cycle(waits) is cycle
+
+
+class AnswersAfter(Actor):
+    """Answers at the last of so many looks."""
+
+    def __init__(self, name: str, looks: int) -> None:
+        super().__init__(Seat(name, name, "", "", ""))
+        self._looks = looks
+
+    def submit(self, request: Request) -> None: ...
+
+    def poll(self, timeout_s: float) -> Reply | None:
+        self._looks -= 1
+        return Reply(Outcome.REFUSED, reason="40P01") if self._looks <= 0 else None
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+def settled(waits: dict[str, frozenset[str]], *actors: AnswersAfter) -> list[CallStatus | None]:
+    flights = [InFlight(Call(1, a.seat.actor, a.seat.actor, "complete", {}, (), 1, 0, 0), a) for a in actors]
+    Settler(cast(Control, None), lambda: waits, lambda: "").settle(flights)
+    return [flight.status for flight in flights]
+
+
+def test_who_waits_in_a_cycle_is_waited_for() -> None:
+    """The server's deadlock detector ends one of them."""
+    cycle = {"A": frozenset("B"), "B": frozenset("A")}
+    assert settled(cycle, AnswersAfter("A", 3), AnswersAfter("B", 3)) == [CallStatus.ANSWERED] * 2
+
+
+def test_an_answer_that_came_while_the_server_was_asked_is_seen() -> None:
+    assert settled({"A": frozenset("B")}, AnswersAfter("A", 2)) == [CallStatus.ANSWERED]
+    assert settled({"A": frozenset("B")}, AnswersAfter("A", 99)) == [CallStatus.BLOCKED]

@@ -122,6 +122,73 @@ def test_who_came_beside_a_live_holder_does_not_make_its_write_late() -> None:
     assert len(found.findings) == 1
 
 
+def test_who_came_beside_a_live_holder_is_owed_nothing() -> None:
+    history, stale, _ = lost_to_b()
+    history.fail("A", stale)
+    intruder = history.claim("C")
+    history.do("C", "complete", intruder, reply=STALE)
+    found = classify(history.steps)
+    assert found is not None
+    assert [finding.message for finding in found.findings] == [
+        "C began to execute it beside B, whose lease is live"
+    ]
+
+
+CHANGES: dict[str, dict[str, object]] = {
+    "token": {"token": 9},
+    "attempts": {"attempts": 9},
+    "holder": {"holder": "A"},
+    "lease": {"lease_until_us": 1},
+    "next run": {"next_run_at_us": 1},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_late_write_counts_whatever_it_changed(name: str) -> None:
+    history, stale, _ = lost_to_b()
+    history.put("1", **CHANGES[name])
+    history.do("A", "complete", stale, reply=STALE)
+    assert kind_of(history) is Class.ACCEPTED
+    assert message_of(history).endswith(f"and counted: its {name} changed")
+
+
+def test_a_late_write_counts_if_only_the_ledger_has_it() -> None:
+    history, stale, _ = lost_to_b()
+    history.write("1", stale.token, "A")
+    history.do("A", "complete", stale, reply=STALE)
+    assert kind_of(history) is Class.ACCEPTED
+    assert message_of(history).endswith("and counted: its ledger changed")
+
+
+def test_a_job_that_came_due_meanwhile_was_changed_by_nobody() -> None:
+    history, stale, fresh = lost_to_b()
+    history.fail("B", fresh, delay_s=5.0)
+    history.put("1", state=JobState.READY)
+    history.do("A", "fail", stale, reply=STALE)
+    assert kind_of(history) is Class.REFUSED
+
+
+def test_a_lease_that_was_lost_stays_lost_when_the_clock_is_set_back() -> None:
+    history, stale, fresh = lost_to_b()
+    history.advance(-TTL_S)
+    history.do("A", "complete", stale, reply=STALE)
+    history.complete("B", fresh)
+    assert kind_of(history) is Class.REFUSED
+
+
+def test_what_came_back_is_told_once_however_many_were_freed_by_it() -> None:
+    history, _, fresh = lost_to_b()
+    history.complete("B", fresh)
+    waiting = history.let_go("C", "claim", ttl_s=TTL_S)
+    history.block(waiting, "A")
+    history.requeue()
+    history.do("A", "requeue")
+    history.freed(waiting)
+    found = classify(history.steps)
+    assert found is not None
+    assert [finding.message for finding in found.findings] == ["it was succeeded and came back ready"]
+
+
 def test_an_acknowledgement_is_lost_when_the_job_stays_failed() -> None:
     history, stale, fresh = lost_to_b()
     history.put("1", state=JobState.FAILED, holder=None, lease_until_us=None)
@@ -260,10 +327,11 @@ def test_a_refused_one_passes() -> None:
     assert judge(facts(refused_late(), Verdict.PASS)).verdict is Verdict.PASS
 
 
+@pytest.mark.parametrize("control", [Verdict.FAIL, Verdict.INCONCLUSIVE])
 @pytest.mark.parametrize("history", [accepted_late(), refused_late()])
-def test_without_a_control_run_that_passes_nothing_is_concluded(history: History) -> None:
-    judgement = judge(facts(history, Verdict.FAIL))
+def test_without_a_control_run_that_passes_nothing_is_concluded(history: History, control: Verdict) -> None:
+    judgement = judge(facts(history, control))
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert judgement.reasons[0] == (
-        "the control run, without the fault, did not pass (fail): B found nothing"
+        f"the control run, without the fault, did not pass ({control}): B found nothing"
     )

@@ -56,6 +56,18 @@ def late_complete_took_effect_and_its_answer_was_lost() -> History:
 
 
 @CASES.breaks("fence", "A wrote under token 1 while 2 was current")
+def freed_by_a_write_that_was_refused() -> History:
+    """B could have made this change, and was told that it did not."""
+    h, stale, fresh = reclaimed()
+    late = h.let_go("A", "complete", stale)
+    h.block(late, "B")
+    h.put("1", state=JobState.SUCCEEDED)
+    h.do("B", "complete", fresh, reply=EXPIRED)
+    h.freed(late, STALE)
+    return h
+
+
+@CASES.breaks("fence", "A wrote under token 1 while 2 was current")
 def guard_without_row_lock() -> History:
     h = History()
     h.enqueue()
@@ -280,6 +292,24 @@ def stale_fail_whose_answer_is_lost_frees_the_holder_who_is_refused() -> History
     h.requeue()
     h.answer(late, UNKNOWN)
     h.freed(rightful, STALE)
+    h.end()
+    return h
+
+
+@CASES.keeps("fence")
+def renewed_while_the_complete_waited_for_the_row() -> History:
+    """The heartbeat was judged in time, so the complete it let go found a live lease."""
+    h = History()
+    h.enqueue()
+    claim = h.claim("A")
+    beat = h.let_go("A", "heartbeat", claim, ttl_s=90)
+    h.park(beat)
+    done = h.let_go("A2", "complete", claim, worker="A")
+    h.block(done, "A")
+    h.advance(31)
+    h.finish(claim)
+    h.answer(beat)
+    h.freed(done)
     h.end()
     return h
 

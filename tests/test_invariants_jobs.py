@@ -497,6 +497,22 @@ def claimed_at_the_very_moment() -> History:
 
 
 @CASES.keeps("not_before")
+def leased_until_its_next_run() -> History:
+    """A queue may hide what is leased by putting its next run at the lease's end: that is nobody's claim."""
+    h = History()
+    h.enqueue(delay_s=10)
+    h.do("B", "claim", reply=NOTHING, ttl_s=30)
+    h.advance(10)
+    claim = h.claim("A")
+    h.put("1", next_run_at_us=h.row("1").lease_until_us)
+    h.exit("P")
+    h.do("B", "claim", reply=NOTHING, ttl_s=30)
+    h.complete("A", claim)
+    h.end()
+    return h
+
+
+@CASES.keeps("not_before")
 def claimed_at_its_time() -> History:
     h = History()
     h.enqueue(delay_s=10)

@@ -395,6 +395,18 @@ def second_heartbeat_shortens_the_first() -> History:
     return h
 
 
+@CASES.breaks(
+    "heartbeat_honoured", "it became ready before the time an accepted heartbeat had promised to its holder"
+)
+def second_heartbeat_asks_for_less_and_the_first_is_forgotten() -> History:
+    h, claim = held()
+    h.heartbeat("A", claim, ttl_s=90)
+    h.do("A", "heartbeat", claim, ttl_s=60)
+    h.advance(70)
+    h.reap("1")
+    return h
+
+
 @CASES.breaks("heartbeat_honoured", "its lease ends before the time its holder was promised")
 def lease_shortened_later() -> History:
     h, claim = held()
