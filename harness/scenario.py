@@ -52,6 +52,11 @@ class Scenario:
             yield Variant(self, dict(zip(names, values, strict=True)))
 
     @property
+    def has_faults(self) -> bool:
+        """Whether it harms the server or paths to it."""
+        return bool(self.server_faults) or self.path != "direct"
+
+    @property
     def file(self) -> str:
         return self.body.__code__.co_filename
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fencepost.harness.adapter import Queue
 
 from . import (
+    answers,
     batches,
     durability,
     guards,
@@ -23,6 +24,7 @@ from . import (
 )
 
 TWINS = (
+    *answers.TWINS,
     *batches.TWINS,
     *durability.TWINS,
     *guards.TWINS,
