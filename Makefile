@@ -62,6 +62,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/reference_queue.py
 	$(BIN)/python benchmarks/restart.py
+	$(BIN)/python benchmarks/gate.py
 
 # Writes constraints.txt anew from the newest releases pyproject.toml allows.
 lock: pyproject.toml

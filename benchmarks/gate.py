@@ -140,7 +140,9 @@ def main() -> None:
                 took[name].append(way(options.statements) / options.statements * 1000)
                 used[name].append((time.process_time() - cpu_s) / options.statements * 1000)
         print(f"ms per statement, median of {options.rounds} rounds of {options.statements}, one core")
-        print("(cpu: of client, gate and runner; it does not grow when others use the machine)")
+        print(
+            "(cpu: of client, gate and runner together; on a busy machine it says more than the time that passed)"
+        )
         over = []
         for name, figures in took.items():
             bare = statistics.median(took[f"{name.partition(':')[0]}: direct"])

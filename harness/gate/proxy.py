@@ -34,6 +34,7 @@ LOOPBACK = "127.0.0.1"
 _BACKLOG = 128
 _CLOSE_DEADLINE_S = 10.0
 _LONG_S = 3600.0
+_LOOK_AGAIN_S = 0.05  # a condition may be about something the gate does not hear of
 _SOCKET_PREFIX = ".s.PGSQL."
 
 _Address: TypeAlias = tuple[str, int] | str
@@ -178,7 +179,7 @@ class Gate:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise StepDeadline(f"waited {deadline_s:g} s for {waited_for}; the gate: {self.told()}")
-                self.turn(left_s)
+                self.turn(min(left_s, _LOOK_AGAIN_S))
 
     def watch_fd(self, fd: int) -> None:
         """A turn ends when this can be read, too. `readable` names it then; reading it is the caller's."""
