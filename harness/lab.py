@@ -159,6 +159,7 @@ class Lab:
             open_wire=lambda actor, path: self._wiring.open(
                 f"{database}:{actor}", path, *self.server.tcp_address
             ),
+            let_go_of_gate=self._wiring.let_go,
             server=self.server,
             strike_server=lambda strike: self._strike_server(loaded, strike),
         )

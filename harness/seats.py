@@ -31,6 +31,8 @@ class Place:
     make_actor: Callable[[Seat], Actor]
     open_wire: Callable[[str, str], Wire]
     """A path for an actor of this name, of the kind the second argument says (`scenario.PATHS`)."""
+    let_go_of_gate: Callable[[], None]
+    """Before connections are opened or closed outside of a step: the gate must be run by its own thread then."""
     server: ServerUnderTest
     strike_server: Callable[[Callable[[], None]], None]
     """Lets a fault hit the whole server, with everybody else out of its way."""
@@ -68,6 +70,7 @@ class Seats:
         seat = self.seat_of(name, seating)
         if actor is not None and actor.seat == seat and not actor.is_gone and not self._is_stale(name):
             return actor
+        self._place.let_go_of_gate()
         if actor is not None:
             self._unseat(name)
         self._actors[name] = self._place.make_actor(seat)
@@ -92,6 +95,7 @@ class Seats:
 
     def open(self, name: str, seating: Seating) -> Actor:
         """An actor of the caller's own: to be closed, or abandoned, by the caller."""
+        self._place.let_go_of_gate()
         return self._place.make_actor(self.seat_of(name, seating))
 
     def _is_in_flight(self, name: str) -> bool:
@@ -211,6 +215,7 @@ class Seats:
 
     def clear(self, runner: Runner) -> None:
         """Nothing of a race reaches the next one: stuck actors are ended, paths are whole, nothing is armed."""
+        self._place.let_go_of_gate()
         stuck = [flight.name for flight in runner.in_flight]
         stuck += [name for name, actor in self._actors.items() if actor.is_stopped and name not in stuck]
         if stuck:
@@ -232,6 +237,7 @@ class Seats:
 
     def close_all(self) -> list[str]:
         """Returns what went wrong on the way."""
+        self._place.let_go_of_gate()
         failures: list[str] = []
         for name in list(self._actors):
             try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fencepost.harness.actors.base import Actor
 from fencepost.harness.control import Control
 from fencepost.harness.errors import StepDeadline
+from fencepost.harness.gate.drive import GateDrive
 from fencepost.harness.history import Call, CallStatus
 from fencepost.harness.wire import Wire
 
@@ -19,6 +20,8 @@ from fencepost.harness.wire import Wire
 # it is blocked before that would only take the core away from it.
 FIRST_LOOK_S = 0.002
 POLL_S = 0.0003
+QUIET_S = 0.0005
+"""With nothing to be heard at the gate for so long, whoever moves may be blocked: the server is asked."""
 DEFAULT_DEADLINE_S = 20.0
 
 
@@ -46,6 +49,11 @@ class InFlight:
     def name(self) -> str:
         return self.call.actor
 
+    @property
+    def drive(self) -> GateDrive | None:
+        """Where its path leads through the gate: the gate's loop, to be run while it is waited for."""
+        return self.wire.drive if self.wire is not None else None
+
 
 class Settler:
     def __init__(
@@ -64,14 +72,32 @@ class Settler:
 
     def settle(self, moving: Collection[InFlight]) -> None:
         """Returns when each of `moving` has a status that only another step can change."""
+        drive = next((flight.drive for flight in moving if flight.drive is not None), None)
+        if drive is None:
+            self._settle(list(moving), None)
+            return
+        watched = [flight.actor.answer_fd for flight in moving]
+        for fd in watched:
+            drive.watch(fd)
+        try:
+            self._settle(list(moving), drive)
+        finally:
+            for fd in watched:
+                drive.unwatch(fd)
+
+    def _settle(self, restless: list[InFlight], drive: GateDrive | None) -> None:
         deadline = time.monotonic() + self._deadline_s
-        restless = list(moving)
         first_look = True
         while restless:
-            pause_s = FIRST_LOOK_S if first_look and not restless[0].holds else POLL_S
+            if drive is None:
+                pause_s = FIRST_LOOK_S if first_look and not restless[0].holds else POLL_S
+                quiet = True
+            else:
+                pause_s = 0.0
+                quiet = not drive.turn(QUIET_S)
             first_look = False
             restless = [flight for flight in restless if not self._arrived(flight, pause_s)]
-            if restless and self._all_still(restless):
+            if restless and quiet and self._all_still(restless):
                 return
             if restless and time.monotonic() > deadline:
                 for flight in restless:

@@ -25,6 +25,7 @@ from fencepost.harness.gate import (
     StatementNumber,
     StatementRecord,
 )
+from fencepost.harness.gate.drive import GateDrive
 from fencepost.harness.history import Call, Statement
 from fencepost.harness.network.base import CutBy, NetworkPath
 from fencepost.harness.verdict import Fault
@@ -95,10 +96,13 @@ class Parked:
 class Wire:
     """One actor's path. Opened once per actor and bench; the actor's connections come and go through it."""
 
-    def __init__(self, path: NetworkPath, gate: GatePath | None) -> None:
-        """`gate`: the gate's side of the path, where it leads through the gate."""
+    def __init__(
+        self, path: NetworkPath, gate: GatePath | None = None, drive: GateDrive | None = None
+    ) -> None:
+        """`gate`: the gate's side of the path, where it leads through the gate; `drive`: how the gate is run."""
         self._path = path
         self._gate = gate
+        self.drive = drive
         self._rules: tuple[Rule, ...] = ()
         self._told: dict[int, str] = {}  # ordinal: the answer last put into a step
         self.withholds: Withholds | None = None

@@ -41,6 +41,11 @@ class Actor(ABC):
     def poll(self, timeout_s: float) -> Reply | None:
         """Its answer if it comes within `timeout_s`, else None. Raises ActorFailed."""
 
+    @property
+    @abstractmethod
+    def answer_fd(self) -> int:
+        """Can be read when there may be something for `poll`: for whoever waits for several things at once."""
+
     def take_passed(self) -> list[str]:
         """Checkpoints passed since the last look. Complete whenever the actor is parked, blocked or done."""
         passed = list(self._passed)

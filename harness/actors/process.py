@@ -95,6 +95,10 @@ class ActorProcess:
             raise ActorFailed(f"its process {self.pid} said what is {error}") from error
 
     @property
+    def stdout_fd(self) -> int:
+        return self._stdout_fd
+
+    @property
     def is_stopped(self) -> bool:
         return signals.is_stopped(self.pid)
 
@@ -263,6 +267,10 @@ class ProcessActor(Actor):
             raise ActorGone(f"{self.seat.actor} was closed: there is nobody left to {what}; seat a new one")
         if self._gone:
             raise ActorGone(f"{self.seat.actor} was killed: there is nobody left to {what}; seat a new one")
+
+    @property
+    def answer_fd(self) -> int:
+        return self._process.stdout_fd
 
     def submit(self, request: Request) -> None:
         self._require_there(f"ask for {request.operation}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
 import threading
 from typing import TypeAlias
@@ -32,16 +34,24 @@ class Outbox:
         self._outcome: _Outcome | None = None
         self._empty = threading.Lock()
         self._empty.acquire()
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def put(self, outcome: _Outcome | None) -> None:
         self._outcome = outcome
         self._empty.release()
+        os.eventfd_write(self.fd, 1)
 
     def get(self, timeout_s: float) -> _Outcome | None:
         """Raises queue.Empty if nothing comes within `timeout_s`."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
         if not self._empty.acquire(timeout=max(0.0, timeout_s)):
             raise queue.Empty
         return self._outcome
+
+    def close(self) -> None:
+        """By the thread that puts, when it ends: nobody else knows when it will not put any more."""
+        os.close(self.fd)
 
 
 class ThreadActor(Actor):
@@ -86,6 +96,11 @@ class ThreadActor(Actor):
             body.close()
         except BaseException as error:  # noqa: BLE001 - as above
             self._close_failure = error
+        self._outbox.close()
+
+    @property
+    def answer_fd(self) -> int:
+        return self._outbox.fd
 
     def submit(self, request: Request) -> None:
         self._operation = request.operation
