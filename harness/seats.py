@@ -44,59 +44,60 @@ class Seats:
     def __init__(
         self, place: Place, watch: ServerWatch, control: Control, deadline_s: float, *, every_statement: bool
     ) -> None:
-        self._place = place
+        self.place = place
         self._watch = watch
         self._control = control
         self._deadline_s = deadline_s
         self._every_statement = every_statement
-        self._actors: dict[str, Actor] = {}
+        self.actors: dict[str, Actor] = {}
         self._wires: dict[tuple[str, str], Wire] = {}
         self._wire_of: dict[str, Wire] = {}  # the wire an actor sits behind now
         self._stale: set[str] = set()  # actors whose connections are gone, to be seated anew
+        self._stopped: frozenset[str] = frozenset()  # by this race
         self._runner: Runner | None = None
 
     def begin(self, runner: Runner) -> None:
         """A race begins: its runner says who is in flight, and whose answer was lost."""
         self._runner = runner
-        self._wire_of = {name: wire for name, wire in self._wire_of.items() if name in self._actors}
+        self._wire_of = {name: wire for name, wire in self._wire_of.items() if name in self.actors}
 
     # -- seating ------------------------------------------------------------------------------------------
 
     def seat(self, name: str, seating: Seating) -> Actor:
         """The actor of this name, warm where it sat like this before and its connections are good."""
-        actor = self._actors.get(name)
+        actor = self.actors.get(name)
         if actor is not None and self._is_in_flight(name):
             return actor
         seat = self.seat_of(name, seating)
         if actor is not None and actor.seat == seat and not actor.is_gone and not self._is_stale(name):
             return actor
-        self._place.let_go_of_gate()
+        self.place.let_go_of_gate()
         if actor is not None:
             self._unseat(name)
-        self._actors[name] = self._place.make_actor(seat)
-        return self._actors[name]
+        self.actors[name] = self.place.make_actor(seat)
+        return self.actors[name]
 
     def seat_of(self, name: str, seating: Seating) -> Seat:
-        dsn = self._place.dsn_for(actor_application_name(name))
+        dsn = self.place.dsn_for(actor_application_name(name))
         wire = self._choose_wire(name, seating.path)
         if wire is not None:
-            dsn = make_conninfo(self._place.tcp_dsn_for(actor_application_name(name)), **wire.address)
+            dsn = make_conninfo(self.place.tcp_dsn_for(actor_application_name(name)), **wire.address)
         if seating.time_zone is not None:
             dsn = make_conninfo(dsn, options=f"-c TimeZone={seating.time_zone}")
         return Seat(
             actor=name,
             worker_name=seating.worker_name,
-            queue_path=self._place.queue_path,
+            queue_path=self.place.queue_path,
             dsn=dsn,
-            control_dsn=self._place.control_dsn,
+            control_dsn=self.place.control_dsn,
             kind=seating.kind,
             clock_skew_s=seating.clock_skew_s,
         )
 
     def open(self, name: str, seating: Seating) -> Actor:
         """An actor of the caller's own: to be closed, or abandoned, by the caller."""
-        self._place.let_go_of_gate()
-        return self._place.make_actor(self.seat_of(name, seating))
+        self.place.let_go_of_gate()
+        return self.place.make_actor(self.seat_of(name, seating))
 
     def _is_in_flight(self, name: str) -> bool:
         return self._runner is not None and any(flight.name == name for flight in self._runner.in_flight)
@@ -111,7 +112,7 @@ class Seats:
         if self._runner is not None:
             self._runner.lost_connection.discard(name)
         try:
-            self._actors.pop(name).close()
+            self.actors.pop(name).close()
         except ActorFailed:
             if not stale:
                 raise
@@ -128,7 +129,7 @@ class Seats:
             self._wire_of.pop(name, None)
             return None
         if (name, path) not in self._wires:
-            self._wires[name, path] = self._place.open_wire(name, path)
+            self._wires[name, path] = self.place.open_wire(name, path)
         self._wire_of[name] = self._wires[name, path]
         return self._wire_of[name]
 
@@ -148,16 +149,16 @@ class Seats:
     # -- faults -------------------------------------------------------------------------------------------
 
     def strike_server(self, fault: ServerFault, actor: str | None, *, notice: bool) -> None:
-        server = self._place.server
+        server = self.place.server
         if fault is ServerFault.TERMINATE_BACKEND:
             self._watch.orphan(self._each_session(actor or "", server.terminate_backend), self._deadline_s)
             self._stale |= {actor or ""} if notice else set()
             return
         if fault is ServerFault.KILL_BACKEND:
-            self._place.strike_server(lambda: self._first_session(actor or "", server.kill_backend))
+            self.place.strike_server(lambda: self._first_session(actor or "", server.kill_backend))
         else:
-            self._place.strike_server(getattr(server, fault.value))
-        self._stale |= self._actors.keys() if notice else set()
+            self.place.strike_server(getattr(server, fault.value))
+        self._stale |= self.actors.keys() if notice else set()
 
     def _each_session(self, actor: str, end: Callable[[int], None]) -> list[int]:
         pids = [session.pid for session in self._sessions_to_end(actor)]
@@ -187,16 +188,16 @@ class Seats:
 
     def strike_process(self, actor: str, signal: str) -> None:
         sessions = self._watch.sessions(actor)
-        getattr(self._actors[actor], signal)()
+        getattr(self.actors[actor], signal)()
+        self._stopped = self._stopped | {actor} if signal == "stop" else self._stopped - {actor}
         if signal == "kill":
             self._watch.orphan([session.pid for session in sessions], self._deadline_s)
             self._stale.add(actor)
 
     def end_faults(self, runner: Runner) -> None:
         """Before a run is brought to its end: who is stopped goes on, what is withheld passes or is cut."""
-        for name, actor in sorted(self._actors.items()):
-            if actor.is_stopped:
-                runner.fault("cont", partial(self.strike_process, name, "cont"), None, actor=name)
+        for name in sorted(self._stopped):
+            runner.fault("cont", partial(self.strike_process, name, "cont"), None, actor=name)
         for name, wire in sorted(self._wire_of.items()):
             if wire.withholds is not None:
                 self._end_withholding(runner, name, wire)
@@ -215,15 +216,16 @@ class Seats:
 
     def clear(self, runner: Runner) -> None:
         """Nothing of a race reaches the next one: stuck actors are ended, paths are whole, nothing is armed."""
-        self._place.let_go_of_gate()
+        self.place.let_go_of_gate()
         stuck = [flight.name for flight in runner.in_flight]
-        stuck += [name for name, actor in self._actors.items() if actor.is_stopped and name not in stuck]
+        stuck += [name for name, actor in self.actors.items() if actor.is_stopped and name not in stuck]
         if stuck:
             self._watch.end_backends(stuck)
         if runner.holds():
             self._control.open_all_barriers()
         for name in stuck:
-            self._actors.pop(name).abandon()
+            self.actors.pop(name).abandon()
+        self._stopped = frozenset()
         self._stale |= runner.lost_connection
         for wire in self._wires.values():
             wire.clean()
@@ -237,9 +239,9 @@ class Seats:
 
     def close_all(self) -> list[str]:
         """Returns what went wrong on the way."""
-        self._place.let_go_of_gate()
+        self.place.let_go_of_gate()
         failures: list[str] = []
-        for name in list(self._actors):
+        for name in list(self.actors):
             try:
                 self._unseat(name)
             except ActorFailed as error:

@@ -150,7 +150,7 @@ def test_an_adapter_whose_reset_breaks_says_so(bench_with: Callable[[str], Bench
 
 def test_a_reset_does_not_wait_forever(bench_with: Callable[[str], Bench]) -> None:
     bench = bench_with("reference")
-    with psycopg.connect(bench._dsn_for("in-the-way")) as in_the_way:
+    with psycopg.connect(bench.seats.place.dsn_for("in-the-way")) as in_the_way:
         in_the_way.execute("LOCK TABLE lease_queue.jobs")
         with pytest.raises(AdapterBroke, match=r"reset\(\) of queue 'reference' raised LockNotAvailable: "):
             run(bench)
@@ -312,8 +312,8 @@ def seat_on(bench: Bench, actor: str = "A", queue_path: str = "reference") -> di
         "actor": actor,
         "worker_name": actor,
         "queue_path": queue_path,
-        "dsn": bench._dsn_for(f"fencepost:{actor}"),
-        "control_dsn": bench._control_dsn,
+        "dsn": bench.seats.place.dsn_for(f"fencepost:{actor}"),
+        "control_dsn": bench.seats.place.control_dsn,
     }
 
 

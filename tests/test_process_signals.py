@@ -296,16 +296,16 @@ def test_a_bench_replaces_a_killed_actor_and_ends_a_stopped_one_after_its_race()
     with Lab(LabOptions(actors="process")) as lab:
         bench = lab.bench(load_queue("reference"))
         killed, stopped = bench.open_actor("A"), bench.open_actor("S")
-        bench._actors.update(A=killed, S=stopped)
+        bench.seats.actors.update(A=killed, S=stopped)
         killed.kill()
         stopped.stop()
         run = bench.run(installed("lease_race"))
         assert run.judgement.verdict is Verdict.PASS, run.judgement
-        assert bench._actors["A"] is not killed
-        assert bench._actors["A"].seat == killed.seat, "nobody else sat there"
+        assert bench.seats.actors["A"] is not killed
+        assert bench.seats.actors["A"].seat == killed.seat, "nobody else sat there"
         assert stopped.is_gone
-        bench._actors["A"].kill()
-        bench._actors["B"].stop()
+        bench.seats.actors["A"].kill()
+        bench.seats.actors["B"].stop()
         assert actor_processes() > before
     assert actor_processes() == before
 
