@@ -8,9 +8,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.sharedctypes import Synchronized
 
 from fencepost.harness.lab import Lab, LabOptions
@@ -37,10 +37,17 @@ def hunt_all(
     *,
     jobs: int,
     thorough: bool,
+    only: Collection[str] | None = None,
     show: Callable[[str], None] = lambda name: None,
 ) -> list[SuiteReport]:
-    """The queue and each of its twins is one piece of work; the reports are the same for any number of jobs."""
-    suites = load_suites()
+    """The queue and each of its twins is one piece of work; the reports are the same for any number of jobs.
+
+    `only` these twins, or all of them.
+    """
+    suites = [
+        replace(suite, twins=tuple(twin for twin in suite.twins if only is None or twin.name in only))
+        for suite in load_suites()
+    ]
     variants = variants_of(names)
     by_name = {variant.name: variant for variant in variants}
     context = multiprocessing.get_context("spawn")

@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 from fencepost.harness.bench import Bench, Run
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
-from fencepost.harness.race import RaceClock
+from fencepost.harness.race import Race, RaceClock
 from fencepost.harness.scenario import Scenario, Variant, choose, installed_scenarios
 from fencepost.harness.verdict import Verdict
+from fencepost.harness.witness import was_held
 
 LEASE_RACES = choose(installed_scenarios(), ["lease_race"])
 
@@ -190,6 +192,25 @@ def test_the_drain_is_no_witness(bench: Bench) -> None:
     told = inconclusive(run)
     assert any(entry["actor"] == "Z" for entry in run.trace.end["journal"])
     assert "not witnessed: a second claim of one job" in told
+
+
+def test_what_the_drain_lets_go_on_is_no_witness(bench: Bench) -> None:
+    told = inconclusive(
+        bench.run(without(find("long_transaction_with_frozen_now"), lambda s: "late.go_on" in ast.unparse(s)))
+    )
+    assert "not witnessed: A's complete was answered" in told
+
+
+def test_each_of_several_holds_must_be_reached(bench: Bench) -> None:
+    def body(race: Race) -> None:
+        job = race.enqueue()
+        a = race.worker("A")
+        held = a.start("complete", a.claim(job), hold_at=("after_guard", "after_nothing")).is_held()
+        held.finish().result().accepted()
+
+    scenario = replace(find("lease_race").scenario, body=body, witnesses=(was_held("A", "complete"),))
+    told = inconclusive(bench.run(Variant(scenario)))
+    assert told == "A was to be held in complete at after_nothing and never came there"
 
 
 def test_sources_have_no_sleep_but_in_polling_loops() -> None:

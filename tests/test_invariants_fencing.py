@@ -308,7 +308,9 @@ def renewed_while_the_complete_waited_for_the_row() -> History:
     h.block(done, "A")
     h.advance(31)
     h.finish(claim)
+    last_seen_blocked_us = done.unguarded_until_us
     h.answer(beat)
+    done.unguarded_until_us = last_seen_blocked_us
     h.freed(done)
     h.end()
     return h
