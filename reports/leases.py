@@ -37,6 +37,13 @@ class Lease:
     """`taken over`, the state the job went to, or `gone`."""
     first_until_us: int | None = None
 
+    @property
+    def lost_us(self) -> int | None:
+        """When it stopped being live: expired, or ended before; None where it never did, or nobody can say."""
+        if self.until_us is None or (self.ended_us is not None and self.ended_us < self.until_us):
+            return self.ended_us
+        return self.until_us
+
     def pieces(self, end_us: int) -> list[tuple[int, int, str]]:
         """(from, to, phase): `live`, `past` (expired and still recorded), `unused` (ended before its time)."""
         stop_us = self.ended_us if self.ended_us is not None else end_us
@@ -55,7 +62,18 @@ class Lease:
                 parts.append((max(from_us, until_us), to_us, "past"))
         if self.until_us > stop_us:
             parts.append((stop_us, self.until_us, "unused" if self.ended_us is not None else "ahead"))
-        return parts
+        return _joined(parts)
+
+
+def _joined(parts: Sequence[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """A lease renewed in time is one bar."""
+    joined: list[tuple[int, int, str]] = []
+    for from_us, to_us, phase in parts:
+        if joined and joined[-1][1:] == (from_us, phase):
+            joined[-1] = (joined[-1][0], to_us, phase)
+        else:
+            joined.append((from_us, to_us, phase))
+    return joined
 
 
 def leases(first: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], timeline: Timeline) -> list[Lease]:

@@ -1,12 +1,12 @@
 """What the page of one run shows, as data: built from a trace and from nothing else.
 
-`run_model` interprets; the page's script only places and draws. Rows travel as changes (`jobs`, `ledger` of a step),
+`run_model` interprets; the page's script only places and draws. Rows travel as changes (`jobs`, `ledger_added`, …),
 so that a long run with many jobs stays small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fencepost.harness.trace import Trace
@@ -52,6 +52,7 @@ def run_model(trace: Trace) -> Json:
         "calls": [_call(span) for span in spans],
         "arrows": [[a.step, a.holder, a.blocked, a.freed_step] for a in arrows(spans)],
         "leases": _lease_bars(found, timeline),
+        "beliefs": beliefs(trace.steps, found, timeline),
         "invariants": [
             {"name": name, "evaluated": count["evaluated"], "exercised": count["exercised"]}
             for name, count in end["invariants"].items()
@@ -60,6 +61,31 @@ def run_model(trace: Trace) -> Json:
         "witnesses": [dict(witness) for witness in end["witnesses"]],
         "journal": [dict(entry) for entry in end["journal"]],
     }
+
+
+def beliefs(
+    steps: Sequence[Mapping[str, Any]], found: Sequence[Lease], timeline: Timeline
+) -> list[list[Any]]:
+    """[actor, token, claimed in step, last write started in step, moment it was lost or None], per claim that got a job.
+
+    From its claim to its last write under it an actor takes the job for its own, whatever the rows say by then.
+    """
+    lost_us = {(lease.job, lease.token, lease.holder): lease.lost_us for lease in found}
+    open_claims: dict[tuple[Any, ...], list[Any]] = {}
+    told = []
+    for step in steps:
+        actor = step.get("actor")
+        for claim in step.get("claims", ()):
+            belief = open_claims.get((actor, claim["job"], claim.get("token")))
+            if belief is not None and step.get("started"):
+                belief[3] = step["n"]
+        for claim in step.get("reply", {}).get("claims", ()):
+            name = step.get("worker_name", actor)
+            lost = lost_us.get((claim["job"], claim.get("token"), name))
+            belief = [actor, claim.get("token"), step["n"], step["n"], lost]
+            open_claims[actor, claim["job"], claim.get("token")] = belief
+            told.append(belief)
+    return [belief for belief in told if belief[3] > belief[2]]
 
 
 def facts(trace: Trace) -> list[tuple[str, str]]:
@@ -147,7 +173,7 @@ def _step(
         "kind": step["kind"],
         "at": timeline.after(number),
         "what": words.what(step),
-        "answer": words.answer(step),
+        "answer": words.answer(step) or "; ".join(words.expired(before, step["after"])),
         "look": look(step, late, changed=bool(jobs or ledger)),
     }
     for name in ("actor", "call", "operation", "checkpoint", "line", "fault", "worker_name", "status"):
@@ -177,10 +203,8 @@ def _step(
             for change in jobs
         ],
     )
-    if ledger.removed:
-        shown["ledger"] = [dict(entry) for entry in step["after"]["ledger"]]
-    else:
-        _put(shown, "ledger_added", [dict(entry) for entry in ledger.added])
+    _put(shown, "ledger_removed", [dict(entry) for entry in ledger.removed])
+    _put(shown, "ledger_added", [dict(entry) for entry in ledger.added])
     _put(shown, "exercised", [place[name] for name in step.get("exercised", ()) if name in place])
     _put(shown, "violated", [place[name] for name in step.get("violated", ()) if name in place])
     _put(shown, "broken", broken)

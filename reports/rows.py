@@ -74,7 +74,7 @@ def change_words(jobs: Sequence[JobChange], ledger: LedgerChange) -> list[str]:
     """One short line per changed job and ledger entry, as the database lane shows them."""
     told = [_job_words(change) for change in jobs]
     told += [f"ledger + {_entry(entry)}" for entry in ledger.added]
-    told += [f"ledger − {_entry(entry)}" for entry in ledger.removed]
+    told += [f"ledger - {_entry(entry)}" for entry in ledger.removed]
     return told
 
 

@@ -135,6 +135,25 @@ def answer(step: Line) -> str:
     return reply_text(step["operation"], step["reply"])
 
 
+def expired(before: Line, after: Line) -> list[str]:
+    """Leases that were live before and are past after it, with nobody having touched the job."""
+    rows = {job["job"]: job for job in before["jobs"]}
+    told = []
+    for job in after["jobs"]:
+        old = rows.get(job["job"], {})
+        was_until, is_until = old.get("lease_until_us"), job.get("lease_until_us")
+        if (
+            job["state"] != "leased"
+            or was_until is None
+            or is_until is None
+            or old.get("token") != job.get("token")
+        ):
+            continue
+        if was_until > before["at_us"] and is_until <= after["at_us"]:
+            told.append(f"{job.get('holder', 'its holder')}'s lease of job {job['job']} is past now")
+    return told
+
+
 def reply_text(operation: str, reply: Line) -> str:
     if reply["outcome"] != "accepted":
         return f"{reply['outcome']}: {refusal_text(reply)}"
