@@ -18,22 +18,22 @@ from fencepost.harness.trace import Trace, read_trace
 from fencepost.reports.compare import Comparison, as_json, compare
 from fencepost.reports.glyphs import GLYPHS
 from fencepost.reports.model import run_model
-from fencepost.reports.sources import Suite, read_suite
+from fencepost.reports.sources import Suite, Written, put, read_suite
 from fencepost.reports.suite import PageLinks, comparisons, suite_model
 
 DEFAULT_OUTPUT = Path(".fencepost/report")
 
 
-def write(traces: Sequence[Path], *, output: Path | None = None, compare_with: Path | None = None) -> Path:
-    """One trace becomes one file; several become an index and a folder of pages. Returns what to open."""
+def write(traces: Sequence[Path], *, output: Path | None = None, compare_with: Path | None = None) -> Written:
+    """One trace file becomes one page; a folder, or several, become an index and a folder of pages."""
     suite = read_suite(traces)
-    if len(suite.traces) == 1 and not suite.unreadable:
+    if len(traces) == 1 and not traces[0].is_dir():
         ((path, trace),) = suite.traces.items()
         page = _one_page(trace, compare_with)
-        return _put(output or DEFAULT_OUTPUT / f"{path.stem}.html", page)
+        return Written(put(output or DEFAULT_OUTPUT / f"{path.stem}.html", page))
     if compare_with is not None:
         raise UsageError("--compare: give one trace to compare with it; a suite compares by itself.")
-    return write_suite(suite, output or DEFAULT_OUTPUT)
+    return Written(write_suite(suite, output or DEFAULT_OUTPUT), tuple(suite.unreadable))
 
 
 def _one_page(trace: Trace, compare_with: Path | None) -> str:
@@ -54,8 +54,8 @@ def write_suite(suite: Suite, output: Path) -> Path:
     for path, trace in suite.traces.items():
         found = beside.get(path)
         other = (suite.traces[found[0]], found[1]) if found else None
-        _put(folder / links.file_of(path), run_page(trace, other=other, index=f"../{index.name}"))
-    return _put(index, index_page(suite_model(suite, links)))
+        put(folder / links.file_of(path), run_page(trace, other=other, index=f"../{index.name}"))
+    return put(index, index_page(suite_model(suite, links)))
 
 
 def run_page(trace: Trace, *, other: tuple[Trace, Comparison] | None = None, index: str | None = None) -> str:
@@ -114,21 +114,11 @@ def _render(template: str, **values: Any) -> str:
         _environment()
         .get_template(template)
         .render(
-            style=Markup(style),  # noqa: S704 - our own file, as is the next
+            style=Markup(style),
             style_hash=style_hash,
-            script=Markup(script),  # noqa: S704
+            script=Markup(script),
             script_hash=script_hash,
             glyphs=GLYPHS,
             **values,
         )
     )
-
-
-def _put(path: Path, text: str) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A lone surrogate in a payload is no character: it is shown as one that could not be.
-        path.write_bytes(text.encode("utf-8", errors="replace"))
-    except OSError as error:
-        raise UsageError(f"-o {path}: cannot be written ({error.strerror}); choose another place.") from error
-    return path

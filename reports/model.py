@@ -66,7 +66,7 @@ def run_model(trace: Trace) -> Json:
 def beliefs(
     steps: Sequence[Mapping[str, Any]], found: Sequence[Lease], timeline: Timeline
 ) -> list[list[Any]]:
-    """[actor, token, claimed in step, last write started in step, moment it was lost or None], per claim that got a job.
+    """[actor, token, claimed in step, last write started in step, moment it was lost or None], one per claim.
 
     From its claim to its last write under it an actor takes the job for its own, whatever the rows say by then.
     """

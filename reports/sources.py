@@ -18,6 +18,14 @@ class Suite:
     unreadable: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a format has written: the file to open (None: standard output), and what could not be read."""
+
+    path: Path | None
+    unreadable: tuple[str, ...] = ()
+
+
 def read_suite(places: Sequence[Path]) -> Suite:
     """A file named by itself must be a trace; one found in a folder may have been cut off, and is told."""
     suite = Suite()
@@ -40,3 +48,13 @@ def read_suite(places: Sequence[Path]) -> Suite:
             f"{told}: no trace (*.jsonl) there; `pytest scenarios/ --trace-dir DIR` and `fencepost run` write them."
         )
     return suite
+
+
+def put(path: Path, text: str) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A lone surrogate in a payload is no character: it is shown as one that could not be.
+        path.write_bytes(text.encode("utf-8", errors="replace"))
+    except OSError as error:
+        raise UsageError(f"-o {path}: cannot be written ({error.strerror}); choose another place.") from error
+    return path

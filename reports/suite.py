@@ -46,7 +46,7 @@ class PageLinks:
 
 
 def is_control(trace: Trace) -> bool:
-    return trace.header["scenario"].get("part") == "control"
+    return bool(trace.header["scenario"].get("part") == "control")
 
 
 def comparisons(suite: Suite) -> dict[Path, tuple[Path, Comparison]]:

@@ -27,7 +27,7 @@ FLAGS = (
     "--font-render-hinting=none",
 )
 
-MISSING = "no browser: install Chromium (`make browser`, where apt-get and root are at hand) or name one in FENCEPOST_BROWSER"
+MISSING = "no browser: install Chromium (`make browser` does, with apt-get as root) or name one in FENCEPOST_BROWSER"
 
 
 def browser_path() -> str | None:
