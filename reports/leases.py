@@ -56,7 +56,7 @@ class Lease:
             if until_us is None:
                 parts.append((from_us, to_us, "open"))
                 continue
-            if until_us > from_us:
+            if min(until_us, to_us) > from_us:
                 parts.append((from_us, min(until_us, to_us), "live"))
             if until_us < to_us:
                 parts.append((max(from_us, until_us), to_us, "past"))

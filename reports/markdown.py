@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import sys
@@ -74,7 +75,7 @@ def blocks(suite: Suite) -> Iterator[str]:
     count = totals(traces)
     told = ", ".join(f"{count[name]} {name}" for name in ("pass", "fail", "inconclusive") if count[name])
     yield f"## Fencepost: {told or 'no runs'}\n\n"
-    yield f"{count['scenarios']} scenarios on {count['queues']} queues, {count['steps']} steps.\n\n"
+    yield f"Scenarios: {count['scenarios']}, queues: {count['queues']}, steps: {count['steps']}.\n\n"
     for sentence in suite.unreadable:
         yield f"- not read: {escaped(sentence)}\n"
     bad = [(path, trace) for path, trace in suite.traces.items() if trace.end["verdict"] != "pass"]
@@ -85,8 +86,7 @@ def blocks(suite: Suite) -> Iterator[str]:
             cells = [row["verdict"], row["name"], row["queue"], row["told"]]
             yield f"| {' | '.join(escaped(cell) for cell in cells)} |\n"
     yield from _twins(suite)
-    shown = [trace for _, trace in bad] or traces[:1] if len(traces) == 1 else [trace for _, trace in bad]
-    for trace in shown:
+    for trace in traces if len(traces) == 1 else [trace for _, trace in bad]:
         yield _details(trace)
 
 
@@ -102,14 +102,15 @@ def _twins(suite: Suite) -> Iterator[str]:
 
 def _details(trace: Trace) -> str:
     run = run_model(trace)
+    summary = " ".join(f"{run['name']} on {run['queue']}: {run['headline']}".split())
     lines = [
-        f"\n<details><summary>{escaped(run['name'])} on {escaped(run['queue'])}: {escaped(run['headline'])}</summary>\n",
+        f"\n<details><summary>{html.escape(summary)}</summary>\n",
         f"\n{escaped(run['sentence'])}\n",
         "| step | who | what | answer | rows |",
         "|---:|---|---|---|---|",
         *(_step_row(run, step) for step in _telling_steps(run)),
         "",
-        f"Replay: {code(replay_command(trace.header))}",
+        f"Replay: <code>{escaped(replay_command(trace.header))}</code>",
         "\n</details>\n",
     ]
     return "\n".join(lines)
@@ -142,10 +143,3 @@ def escaped(text: object) -> str:
     flat = " ".join(str(text).split())
     flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
     return _SPECIAL.sub(r"\\\1", flat)
-
-
-def code(text: str) -> str:
-    """A code span that its own text cannot end."""
-    flat = " ".join(text.split())
-    fence = "`" * (max((len(run) for run in re.findall("`+", flat)), default=0) + 1)
-    return f"{fence} {flat} {fence}"

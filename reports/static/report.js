@@ -999,7 +999,8 @@ function makeChart(host, run, options) {
     if (chosen === null || !width) return;
     const x1 = px(spanStart(chosen)), x2 = px(knots[chosen]), wide = Math.max(4, x2 - x1);
     under.append(svg("rect", { class: "chosen", x: x1, y: HEAD, width: wide, height: Math.max(0, height - HEAD) }));
-    const head = svg("rect", { class: "chosen-head", x: (x1 + x2) / 2 - 15, y: axis === "order" ? 8 : 1, width: 30, height: 19, rx: 9 });
+    const pill = Math.max(30, 16 + 8 * String(chosen).length);
+    const head = svg("rect", { class: "chosen-head", x: (x1 + x2) / 2 - pill / 2, y: axis === "order" ? 8 : 1, width: pill, height: 19, rx: 9 });
     under.append(head);
     drawn.querySelectorAll(".chosen-number").forEach((old) => old.remove());
     drawn.append(svg("text", { class: "chosen-number", x: (x1 + x2) / 2, y: axis === "order" ? 22 : 14.5, "text-anchor": "middle" }, String(chosen)));
