@@ -73,8 +73,12 @@ def suite_model(suite: Suite, links: PageLinks) -> Json:
     runs = [run_row(trace, links.link_to(path), path) for path, trace in suite.traces.items()]
     runs.sort(key=lambda run: (run["control"], WORST_FIRST.get(run["verdict"], 0)))
     invariants = list(dict.fromkeys(name for trace in traces.values() for name in trace.end["invariants"]))
+    twins = {path: trace for path, trace in traces.items() if "twin" in trace.header["queue"]}
+    # Runs on twins are there to fail. They count as runs only where there are no others.
+    judged = {path: trace for path, trace in traces.items() if path not in twins} or traces
     return {
-        "totals": totals(list(traces.values())),
+        "totals": totals(list(judged.values())),
+        "uncounted": len(traces) - len(judged),
         "controls": len(controls),
         "runs": runs,
         "queues": sorted({run["queue"] for run in runs}),
@@ -83,9 +87,7 @@ def suite_model(suite: Suite, links: PageLinks) -> Json:
             _matrix_row(trace, links.link_to(path), invariants)
             for path, trace in sorted(traces.items(), key=lambda item: _matrix_order(item[1]))
         ],
-        "twins": twins_table(
-            {path: trace for path, trace in traces.items() if "twin" in trace.header["queue"]}, links
-        ),
+        "twins": twins_table(twins, links),
         "adapters": adapters_table(
             [trace for trace in traces.values() if "twin" not in trace.header["queue"]]
         ),

@@ -14,7 +14,7 @@ HIDDEN = "***"
 _IN_URL = re.compile(r"(://[^\s:/@'\"]*):[^\s'\"]*@")
 # password=…, password = '…', PGPASSWORD=…, 'password': '…': a quoted value with its escapes, or the rest of the word.
 _BY_NAME = re.compile(
-    r"(password['\"]?\s*[=:]\s*)('(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[^\s'\"]\S*)", re.IGNORECASE
+    r"(password['\"]?\s*[=:]\s*)(?!\*\*\*)('(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|[^\s'\"]\S*)", re.IGNORECASE
 )
 
 

@@ -737,7 +737,7 @@ function makeChart(host, run, options) {
           if (x2 - x1 > 10) {
             drawn.append(svg("rect", { class: `wait ${status === "parked" ? "held" : status === "blocked" ? "blocked" : "cut"}${dimmed(n)}`, x: x1, y: y + tall / 2 - 7, width: x2 - x1, height: 14 }));
             const words = letters(status === "parked" ? `held at ${checkpoint}` : status === "blocked" ? "waits for a lock" : "waits for its network", x2 - x1 - 12, 6);
-            if (words) drawn.append(svg("text", { class: "minor", x: (Math.max(x1, GUTTER) + Math.min(x2, width)) / 2, y: y + tall / 2 + 4, "text-anchor": "middle" }, words));
+            if (words) drawn.append(svg("text", { class: "minor haloed", x: (Math.max(x1, GUTTER) + Math.min(x2, width)) / 2, y: y + tall / 2 + 4, "text-anchor": "middle" }, words));
           }
         }
         if (n >= first && n <= last) drawBox(run.steps[n - 1], y, tall);
@@ -787,7 +787,7 @@ function makeChart(host, run, options) {
       const name = step.operation ? `${step.call && run.steps[step.n - 1].what.startsWith("…") ? "… " : ""}${step.operation}` : step.kind === "exit" ? "leaves" : "end";
       group.append(svg("text", { class: `strong${on}`, x: left, y: y + 15 }, letters(name, wide - 14, 6.9)));
       icon(group, step.look, left - 1, y + 20, `glyph-ink${on}`);
-      group.append(svg("text", { class: `minor${on}`, x: left + 16, y: y + 30 }, letters(step.look === "stale" ? `STALE: ${step.answer}` : shortAnswer(step), wide - 28, 5.8)));
+      group.append(svg("text", { class: `minor${on}`, x: left + 16, y: y + 30 }, step.look === "stale" ? [`STALE: ${step.answer}`, "STALE WRITE", "STALE"].find((words) => words.length * 7.4 < wide - 24) || "" : letters(shortAnswer(step), wide - 28, 5.8)));
     } else if (wide > 14) icon(group, step.look, x + wide / 2 - 6, y + tall / 2 - 7, `glyph-ink${on}`);
     drawn.append(group);
   }
