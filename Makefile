@@ -8,7 +8,7 @@ STAMP := $(VENV)/.fencepost-setup
 EXTRAS := dev,adapters,toxiproxy,docker$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
-.PHONY: setup lease-race lease-race-log test test-docker soak toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
+.PHONY: setup lease-race lease-race-log report report-traces screenshots browser test test-docker soak toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
 
 setup: $(STAMP)
 
@@ -24,52 +24,34 @@ lease-race: $(STAMP)
 lease-race-log: $(STAMP)
 	@$(BIN)/fencepost race --log
 
+# The families on the reference queue, a few twins, which must fail, and the late writes on two libraries, as pages:
+# build/report/index.html.
+REPORT_TRACES := build/report-traces
+REPORT_TWINS := no_guard guard_without_row_lock heartbeat_revives_expired_lease steal_of_live_lease
+REPORT_QUEUES := procrastinate pgqueuer
+
+report: report-traces
+	@$(BIN)/fencepost report $(REPORT_TRACES) -o build/report
+
+report-traces: $(STAMP)
+	rm -rf $(REPORT_TRACES) build/report
+	$(BIN)/fencepost run --trace-dir $(REPORT_TRACES)/reference --json > /dev/null
+	@for twin in $(REPORT_TWINS); do \
+	  $(BIN)/fencepost run lease_race heartbeat --queue fencepost.queue_impl.twins:$$twin \
+	    --trace-dir $(REPORT_TRACES)/$$twin --json > /dev/null; \
+	  test $$? -eq 1 || { echo "the twin $$twin was not caught" >&2; exit 1; }; \
+	done
+	@for queue in $(REPORT_QUEUES); do \
+	  $(BIN)/fencepost run variants --queue $$queue --trace-dir $(REPORT_TRACES)/$$queue --json > /dev/null; \
+	  test $$? -ne 2 || exit 2; \
+	done
+
+# The pictures in docs/images, taken of the pages of `make report` in an installed Chromium.
+screenshots: report-traces
+	$(BIN)/python docs/screenshots.py $(REPORT_TRACES)
+
+# Where apt-get and root are at hand. Tests of report pages are skipped without a browser, and say so.
+browser:
+	apt-get update && apt-get install --yes chromium
+
 test: $(STAMP) lint typecheck toxiproxy-if-possible
-	$(BIN)/python -m pytest -n $(WORKERS)
-
-# On containers: what each crash does there, and the families in which the server or the network fails. Needs a Docker
-# engine, or root and dockerd; images that cannot be pulled are imported from local files.
-test-docker: $(STAMP)
-	$(BIN)/python tests/docker/run.py tests/test_container_server.py scenarios --pg docker --network toxiproxy -k "restart or network or test_container_server"
-
-# Finds the Toxiproxy server, or builds it with Go into the user's cache.
-toxiproxy: $(STAMP)
-	@$(BIN)/python -m fencepost.harness.network.toxiproxy_binary
-
-# Tests of the network run on both engines where it can be had; where not, this says so, and so do the skipped tests.
-toxiproxy-if-possible: $(STAMP)
-	@$(BIN)/python -m fencepost.harness.network.toxiproxy_binary --if-possible
-
-# What `make test` does in small: a minute of clock storm, 20 replays of every finding, 200 of every lease race.
-soak: $(STAMP)
-	STORM_SECONDS=60 REPLAYS=20 $(BIN)/python -m pytest -n $(WORKERS) tests/test_clock_storm.py tests/test_adapters_findings.py
-	$(BIN)/python -m pytest -n $(WORKERS) scenarios/ -k lease_race --repeat 200
-	$(BIN)/python -m pytest -n $(WORKERS) scenarios/ -k lease_race --repeat 200 --actors process
-
-lint: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-
-typecheck: $(STAMP)
-	$(BIN)/mypy
-
-# Pages that are written from the code; tests compare them with it.
-docs: $(STAMP)
-	$(BIN)/python docs/write.py
-	$(BIN)/fencepost twins --markdown > docs/what-it-catches.md
-
-bench: $(STAMP)
-	$(BIN)/python benchmarks/race.py
-	$(BIN)/python benchmarks/reference_queue.py
-	$(BIN)/python benchmarks/restart.py
-	$(BIN)/python benchmarks/gate.py
-
-# Writes constraints.txt anew from the newest releases pyproject.toml allows.
-lock: pyproject.toml
-	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/pip install --quiet --disable-pip-version-check '.[dev,adapters,toxiproxy,docker,compiler]'
-	{ echo "# Exact versions of a set-up, written by 'make lock'."; build/lock/bin/pip freeze --exclude fencepost; } > constraints.txt
-
-clean:
-	rm -rf $(VENV) build dist .fencepost .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -type d -not -path './src/*' -prune -exec rm -rf {} +

@@ -20,7 +20,7 @@ from fencepost.harness.drain import DRAINER, drain
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.invariants import applicable
 from fencepost.harness.lease_time import LeaseTime
-from fencepost.harness.loading import LoadedQueue
+from fencepost.harness.loading import LoadedQueue, twin_mark
 from fencepost.harness.race import ExpectationFailed, Race
 from fencepost.harness.race_faults import Seating
 from fencepost.harness.runner import InvariantBroken, Runner
@@ -296,6 +296,8 @@ class Bench:
     ) -> Trace:
         scenario = variant.scenario
         part = {"part": "control"} if control else {}
+        source = {"source": dict(scenario.source)} if scenario.source is not None else {}
+        twin = twin_mark(self._loaded.path)
         header = {
             "tool": f"fencepost {version('fencepost')}",
             "scenario": {
@@ -304,11 +306,13 @@ class Bench:
                 "sentence": scenario.sentence,
                 "chosen": dict(variant.chosen),
                 **part,
+                **source,
             },
             "queue": {
                 "name": self.queue.name,
                 "path": self._loaded.path,
                 "capabilities": sorted(c.value for c in self.capabilities),
+                **({"twin": twin} if twin is not None else {}),
             },
             "server": {
                 "provider": self._surroundings.provider,

@@ -44,6 +44,16 @@ def load_queue(spec: str) -> LoadedQueue:
     return LoadedQueue(queue, path)
 
 
+def twin_mark(path: str) -> dict[str, str] | None:
+    """Of a twin, what it is a broken copy of and what must catch it: traces carry it. None of any other queue."""
+    for point in entry_points(group="fencepost.twins"):
+        if point.value.partition(":")[0] == path.partition(":")[0]:
+            for twin in point.load():
+                if twin.path == path:
+                    return {"of": point.name, "sentence": twin.sentence, "breaks": twin.breaks}
+    return None
+
+
 def _import_attribute(spec: str, module_name: str, attribute: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:

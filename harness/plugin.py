@@ -11,6 +11,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
 from fencepost.harness.network.base import ENGINES
 from fencepost.harness.postgres.choice import PROVIDER_HELP
 from fencepost.harness.postgres.connection_string import without_password
+from fencepost.harness.report_link import TRACE_PROPERTY, ReportLink
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.story import failure_text
 from fencepost.harness.trace.canonical import canonical_hash
-from fencepost.harness.trace.format import ensure_trace_dir, write_trace
+from fencepost.harness.trace.format import Trace, ensure_trace_dir, write_trace
 from fencepost.harness.verdict import Verdict
 
 FAILED_TRACES = Path(".fencepost/traces")
@@ -124,6 +126,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     config.pluginmanager.register(Agreement(config), "fencepost-agreement")
     config.pluginmanager.register(KnownReport(config.stash[known_key]), "fencepost-known")
+    config.pluginmanager.register(ReportLink(), "fencepost-report")
 
 
 def _known_failures(config: pytest.Config) -> Baseline:
@@ -160,9 +163,10 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         session_lab = lab_of(self.session)
-        run = session_lab.run(self.variant)
+        run = with_replay(session_lab.run(self.variant), self._replay_command())
         self.user_properties.append((HASH_PROPERTY, canonical_hash(run.trace)))
         trace_path = session_lab.keep_trace(run, self.name)
+        self.user_properties.extend(how_to_replay(run.trace, trace_path))
         if run.judgement.verdict is not Verdict.INCONCLUSIVE:
             self._compare_with_known(run)
         if run.judgement.verdict is not Verdict.PASS:
@@ -192,6 +196,17 @@ class ScenarioItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, self.variant.scenario.body.__code__.co_firstlineno - 1, self.name
+
+
+def with_replay(run: Run, command: str) -> Run:
+    """The trace says how to replay it, unless it knows better."""
+    return replace(run, trace=replace(run.trace, header={"replay": command, **run.trace.header}))
+
+
+def how_to_replay(trace: Trace, trace_path: str | None) -> list[tuple[str, str]]:
+    """Properties of a test, in pytest's reports and in its --junitxml."""
+    known = [(f"fencepost_{name}", trace.header.get(name)) for name in ("replay", "schedule", "seed")]
+    return [(name, str(value)) for name, value in [*known, (TRACE_PROPERTY, trace_path)] if value is not None]
 
 
 class ScenarioDidNotPass(Exception):

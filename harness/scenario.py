@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import itertools
@@ -60,8 +61,23 @@ class Scenario:
     def file(self) -> str:
         return self.body.__code__.co_filename
 
+    @property
+    def source(self) -> Mapping[str, str | int] | None:
+        """Its text, for traces: a report shows the line of every step without the file at hand."""
+        return _source_of(self.body)
+
     def __call__(self, race: Race, **chosen: str) -> None:
         self.body(race, **chosen)
+
+
+@functools.cache
+def _source_of(body: Body) -> Mapping[str, str | int] | None:
+    try:
+        lines, first_line = inspect.getsourcelines(body)
+    except (OSError, TypeError):  # typed into an interpreter, or made by a program
+        return None
+    file = body.__code__.co_filename.rpartition("/")[2]
+    return {"file": file, "first_line": first_line, "text": "".join(lines).rstrip("\n")}
 
 
 @dataclass(frozen=True)

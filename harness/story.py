@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fencepost.harness.trace.format import Trace
+from fencepost.harness.trace.redact import redacted_text
 
 WIDTH = 110
 ALL_ROWS_AT_MOST = 6
@@ -131,4 +132,4 @@ def failure_text(trace: Trace, replay: str, trace_path: str | None, last_steps: 
         lines.append(f"control: {end['control']['verdict']}, the same schedule without its fault")
     if trace_path is not None:
         lines.append(f"trace:   {trace_path}")
-    return "\n".join(lines)
+    return redacted_text("\n".join(lines))

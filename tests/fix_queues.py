@@ -92,6 +92,15 @@ def _tell_time_zone(seat: ActorSeat, worker: ReferenceWorker, claim: Claim, erro
 
 raises_type_error = OddQueue("raises_type_error", complete=_raise(TypeError("no such thing")))
 not_implemented = OddQueue("not_implemented", complete=_raise(NotImplementedError("one day")))
+SECRET = "s3cret"
+tells_its_password = OddQueue(
+    "tells_its_password",
+    complete=_raise(
+        ConnectionError(
+            f"no answer from postgresql://app:{SECRET}@db.example/jobs (tried host=db password='{SECRET} too' too)"
+        )
+    ),
+)
 returns_wrong_type = OddQueue("returns_wrong_type", complete=lambda seat, worker, claim: True)
 exits = OddQueue("exits", complete=_raise(SystemExit(3)))
 lacks_heartbeat = OddQueue("lacks_heartbeat", heartbeat=None)

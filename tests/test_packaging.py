@@ -113,7 +113,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(built: Distributions) -> 
         assert preload <= names, "there is a compiler, so the wheel carries the built clock preload"
         assert re.fullmatch(r"fencepost-.*-py3-none-linux_\w+\.whl", built.wheel.name)
     kinds = {Path(name).suffix if Path(name).name != "py.typed" else "py.typed" for name in names}
-    assert kinds <= {".py", ".sql", ".c", ".so", "py.typed"}
+    assert kinds <= {".py", ".sql", ".c", ".so", ".j2", ".js", ".css", "py.typed"}
     for package in ("harness", "queue_impl", "reports"):
         assert f"fencepost/{package}/py.typed" in names
 
@@ -130,6 +130,7 @@ def test_the_wheel_says_what_it_offers(built: Distributions) -> None:
         ("fencepost.queues", "reference = fencepost.queue_impl.reference.adapter:reference"),
         ("fencepost.twins", "reference = fencepost.queue_impl.twins:TWINS"),
         ("fencepost.scenarios", "builtin = fencepost.scenarios"),
+        ("fencepost.reports", "html = fencepost.reports.html:write"),
     ):
         assert line in offered.partition(f"[{section}]\n")[2].partition("\n\n")[0].splitlines()
     assert "Requires-Python: >=3.11" in told
@@ -147,6 +148,9 @@ def test_the_race_is_replayed_by_the_wheel_alone(elsewhere: Path) -> None:
     assert events[-2:] == ["stale_write_blocked", "worker_exit"]
     assert lines[-1].startswith("verdict pass in ")
     assert (elsewhere / ".fencepost/traces/lease_race.jsonl").is_file()
+    told = run_elsewhere(elsewhere, elsewhere / "venv/bin/fencepost", "report", "-o", "report")
+    assert told == "report: report/index.html\n"
+    assert "was refused: token 1, current 2" in (elsewhere / "report/runs/lease_race.html").read_text()
 
 
 def test_the_installed_scenarios_run_under_pytest(elsewhere: Path) -> None:

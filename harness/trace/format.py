@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fencepost.harness.errors import UsageError
+from fencepost.harness.trace.redact import redacted
 
 FORMAT_VERSION = 1
 
@@ -39,7 +40,7 @@ def write_trace(trace: Trace, path: Path) -> None:
         *({"type": "step", **step} for step in trace.steps),
         {"type": "end", **trace.end},
     ]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    text = "".join(json.dumps(redacted(line), separators=(",", ":")) + "\n" for line in lines)
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -106,7 +107,8 @@ def _parse_line(line: str, name: str, number: int) -> dict[str, Any]:
         raise TraceError(f"{name}, line {number}: not JSON ({error}).") from None
     if not isinstance(data, dict):
         raise TraceError(f"{name}, line {number}: not a JSON object.")
-    return data
+    found: dict[str, Any] = redacted(data)
+    return found
 
 
 def _require(line: Mapping[str, Any], kind: str, fields: frozenset[str], name: str, number: int) -> None:
