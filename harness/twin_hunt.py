@@ -19,6 +19,8 @@ from fencepost.harness.scenario import Variant, choose, installed_scenarios
 from fencepost.harness.twins import Catch, SuiteReport, TwinReport, TwinSuite, clean, hunt, load_suites
 from fencepost.harness.verdict import Verdict
 
+SWARM = "swarm"
+
 ORIGINAL = None
 """In the place of a twin's name: the queue itself."""
 
@@ -71,7 +73,9 @@ def hunt_all(
 
 
 def variants_of(names: Sequence[str]) -> list[Variant]:
-    return [variant for scenario in choose(installed_scenarios(), names) for variant in scenario.variants()]
+    """Of the scenarios named; of all but the swarm without a name: it takes longer than all others together."""
+    chosen = choose(installed_scenarios(), names)
+    return [v for scenario in chosen if names or scenario.family != SWARM for v in scenario.variants()]
 
 
 def _report(
