@@ -102,6 +102,10 @@ class AnswersAfter(Actor):
         self._looks -= 1
         return Reply(Outcome.REFUSED, reason="40P01") if self._looks <= 0 else None
 
+    @property
+    def answer_fd(self) -> int:
+        raise NotImplementedError("only a gate asks for it")
+
     def close(self) -> None: ...
 
     def abandon(self) -> None: ...
@@ -109,7 +113,7 @@ class AnswersAfter(Actor):
 
 def settled(waits: dict[str, frozenset[str]], *actors: AnswersAfter) -> list[CallStatus | None]:
     flights = [InFlight(Call(1, a.seat.actor, a.seat.actor, "complete", {}, (), 1, 0, 0), a) for a in actors]
-    Settler(cast(Control, None), lambda: waits, lambda: "").settle(flights)
+    Settler(cast(Control, None), lambda: waits, lambda: "", lambda flight: False).settle(flights)
     return [flight.status for flight in flights]
 
 
