@@ -127,7 +127,7 @@ class Bench:
             )
         impossible = variant.scenario.server_faults - self._server.can
         if impossible:
-            return f"--pg {self._server.provider} cannot inject {', '.join(sorted(impossible))}"
+            return "; ".join(str(self._server.refusal(fault)) for fault in sorted(impossible))
         return None
 
     def expire(self, claim: Claim) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,11 +16,12 @@ from fencepost.harness.adapter import UNSPECIFIED, Capability, Claim, JobId, Job
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.history import Call, CallStatus, Reply, StepKind
 from fencepost.harness.lease_time import LeaseTime
+from fencepost.harness.postgres.provider import ServerFault
 from fencepost.harness.race_faults import ParticipantPath, RaceServer, Seating, Stage, Striker
 from fencepost.harness.runner import Runner
 from fencepost.harness.sink import EFFECT, Sink
 from fencepost.harness.verdict import Fault
-from fencepost.harness.wire import StatementRule, Wire
+from fencepost.harness.wire import StatementRule
 
 DEFAULT_TTL_S = 60.0
 """Longer than any step's deadline: real time alone never expires a lease."""
@@ -328,21 +330,17 @@ class Participant:
 
     def is_refused_a_connection(self, sqlstate: str) -> None:
         """Its connections end, and the server answers its next one with this error; the one after that works."""
+        wire = self._stage.wire(self.name)
+        if wire is None:
+            raise FencepostError(f"{self.name} is connected directly: seat it with path='gate'")
 
-        def refuse(wire: Wire) -> None:
+        def end_and_refuse() -> None:
             wire.refuse_connections(sqlstate)
             wire.cut("fin")
 
         def strike() -> None:
-            wire = self._stage.wire(self.name)
-            if wire is None:
-                raise FencepostError(f"{self.name} is connected directly: seat it with path='gate'")
-            self._stage.strike_path(self.name, lambda: refuse(wire), ends=True, notice=True)
-            try:
-                self._stage.seat(self.name, self._seating)
-            except ActorFailed:
-                return
-            raise NotEstablished(f"{self.name} got a connection that was to be refused with {sqlstate}")
+            self._stage.strike_path(self.name, end_and_refuse, ends=True, notice=True)
+            self._try_to_connect(f"with {sqlstate}")
 
         self._striker.strike(
             "refuse_connections",
@@ -351,6 +349,22 @@ class Participant:
             ends_connections_of=(self.name,),
             detail={"sqlstate": sqlstate},
         )
+
+    def is_refused_while_the_server_starts(self) -> None:
+        """The server crashes; while it still recovers this worker tries to connect and is refused; then it is up."""
+        refused = partial(self._try_to_connect, "because the server was starting")
+        self._striker.strike(
+            ServerFault.REFUSE_CONNECTIONS.value,
+            lambda: self._stage.strike_server_starting(refused),
+            actor=self.name,
+        )
+
+    def _try_to_connect(self, why_not: str) -> None:
+        try:
+            self._stage.seat(self.name, self._seating)
+        except ActorFailed:
+            return
+        raise NotEstablished(f"{self.name} got a connection that was to be refused {why_not}")
 
     def _strike(self, signal: str, *, ends_calls: bool = False) -> None:
         self._striker.strike(

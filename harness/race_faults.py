@@ -41,6 +41,9 @@ class Stage(Protocol):
 
     def strike_server(self, fault: ServerFault, actor: str | None, *, notice: bool) -> None: ...
 
+    def strike_server_starting(self, meanwhile: Callable[[], None]) -> None:
+        """Crash the server, do this while it refuses connections because it recovers, and let it start."""
+
     def strike_path(self, actor: str, strike: Callable[[], None], *, ends: bool, notice: bool) -> None: ...
 
     def strike_process(self, actor: str, signal: str) -> None: ...

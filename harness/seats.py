@@ -160,6 +160,17 @@ class Seats:
             self.place.strike_server(getattr(server, fault.value))
         self._stale |= self.actors.keys() if notice else set()
 
+    def strike_server_starting(self, meanwhile: Callable[[], None]) -> None:
+        def strike() -> None:
+            self.place.server.refuse_connections()
+            self._stale |= self.actors.keys()
+            try:
+                meanwhile()
+            finally:
+                self.place.server.accept_connections()
+
+        self.place.strike_server(strike)
+
     def _each_session(self, actor: str, end: Callable[[int], None]) -> list[int]:
         pids = [session.pid for session in self._sessions_to_end(actor)]
         for pid in pids:

@@ -109,7 +109,9 @@ def hunt(lab: Lab, twin: Twin, variants: Sequence[Variant], *, thorough: bool) -
         if variant.scenario.name in done:
             continue
         if variant.scenario.has_faults:
-            done.add(variant.scenario.name)  # one variant must do: with all of them a hunt takes ten times as long
+            done.add(
+                variant.scenario.name
+            )  # one variant must do: with all of them a hunt takes ten times as long
         catch = _try(lab, loaded, variant)
         if catch is not None:
             report.catches.append(catch)

@@ -6,7 +6,14 @@ from fencepost.harness.adapter import Capability, Claim
 from fencepost.harness.race import Participant, Pending, Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.wire import lose_reply, lose_request
-from fencepost.harness.witness import answer_lost, found_nothing, key_submitted, lease_expired, was_accepted
+from fencepost.harness.witness import (
+    answer_lost,
+    answered,
+    found_nothing,
+    key_submitted,
+    lease_expired,
+    was_accepted,
+)
 
 FENCING = Capability.FENCING
 HEARTBEAT = Capability.HEARTBEAT
@@ -154,3 +161,46 @@ def sweep_is_asked_again(race: Race, lost: str) -> None:
 
     race.check(recovered == (0 if lost == "reply" else 1), f"the second sweep recovered {recovered}")
     race.expect(job, state="ready", attempts=1, token=lease.token)
+
+
+@scenario(
+    requires={Capability.CANCEL},
+    witnesses=[answer_lost("P2", "cancel"), answered("P2", "cancel"), found_nothing("A")],
+    each=EACH_LOSS,
+    path="gate",
+)
+def cancel_is_asked_again(race: Race, lost: str) -> None:
+    """The COMMIT of a cancel is lost, or its answer is: asked again the job is cancelled, and nobody gets it."""
+    job = race.enqueue()
+    p, a = race.workers("P2", "A")
+
+    p.start("cancel", job=job, faults=[LOST[lost]]).result().unknown()
+    race.expect(job, state="cancelled" if lost == "reply" else "ready", ledger=0)
+    again = p.cancel(job)
+    if lost == "request":
+        again.accepted()
+    race.expect(job, state="cancelled", ledger=0)
+    a.finds_nothing()
+
+
+@scenario(
+    requires={Capability.DEAD_LETTER, Capability.RETRY},
+    witnesses=[answer_lost("P2", "requeue"), was_accepted("P2", "requeue"), was_accepted("A", "complete")],
+    each=EACH_LOSS,
+    path="gate",
+)
+def requeue_is_asked_again(race: Race, lost: str) -> None:
+    """The COMMIT of a dead letter's requeue is lost, or its answer is: asked again there is one new job."""
+    dead = race.enqueue(max_attempts=1)
+    p, a = race.workers("P2", "A")
+
+    a.fail(a.claim(dead)).accepted()
+    p.start("requeue", job=dead, faults=[LOST[lost]]).result().unknown()
+    race.check(race.jobs_seen == (2 if lost == "reply" else 1), f"there are {race.jobs_seen} jobs")
+    job = p.requeue(dead)
+    race.check(race.jobs_seen == 2, f"one dead letter was requeued as {race.jobs_seen - 1} jobs")
+    lease = a.claim(job)
+    a.complete(lease).accepted()
+
+    race.expect(dead, state="failed", ledger=0)
+    race.expect(job, state="succeeded", ledger=1)

@@ -6,10 +6,11 @@ from fencepost.harness.adapter import Capability, Claim, JobId
 from fencepost.harness.race import Participant, Pending, Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.wire import error
-from fencepost.harness.witness import struck, was_accepted, was_refused
+from fencepost.harness.witness import lease_expired, struck, was_accepted, was_refused
 
 FENCING = Capability.FENCING
 TTL_S = 60.0
+MORE_THAN_STATEMENTS = 100
 RETRIABLE = {"sqlstate": ("40001", "40P01")}
 """Serialization failure and deadlock: the transaction is gone, and the same one may go through next time."""
 
@@ -93,6 +94,32 @@ def claim_fails_at_each_statement(race: Race, sqlstate: str) -> None:
             lease = a.claim(job)
         a.complete(lease).accepted()
         race.expect(job, state="succeeded", ledger=1, token=lease.token, attempts=1)
+
+
+@scenario(
+    requires={FENCING, Capability.REAPER, Capability.CLOCK},
+    witnesses=[was_refused("R", "reap"), was_accepted("R", "reap", times=2), lease_expired],
+    each=RETRIABLE,
+    path="gate",
+)
+def sweep_fails_at_each_statement(race: Race, sqlstate: str) -> None:
+    """Each statement of a sweep fails once: the lost lease is as it was or recovered, and recovered once."""
+    job = race.enqueue(max_attempts=MORE_THAN_STATEMENTS)
+    a, r = race.workers("A", "R")
+    race.clock.advance_past(a.claim(job, ttl_s=TTL_S))
+    probe = r.start("reap")
+    probe.result().accepted()
+    for number in range(1, probe.statements + 1):
+        lease = a.claim(job, ttl_s=TTL_S)
+        race.clock.advance_past(lease)
+        failing = r.start("reap", faults=[error(sqlstate, number)])
+        if failing.reply().accepted:
+            race.expect(job, state="ready", token=lease.token)
+        else:
+            failing.result().refused(sqlstate)
+            race.expect(job, state="leased", token=lease.token, holder="A")
+            race.check(r.reap() == 1, "the sweep after the error should have recovered the lease")
+    a.complete(a.claim(job)).accepted()
 
 
 @scenario(

@@ -182,6 +182,25 @@ def three_crashes_in_a_row(race: Race) -> None:
 
 
 @scenario(
+    requires={FENCING},
+    witnesses=[struck("refuse_connections"), found_nothing("B"), was_accepted("A", "complete")],
+    server_faults={ServerFault.REFUSE_CONNECTIONS},
+)
+def refused_while_the_server_starts(race: Race) -> None:
+    """A comes back while the crashed server still recovers and is turned away: its lease is there when it is let in."""
+    job = race.enqueue()
+    a, b = race.workers("A", "B")
+
+    lease = a.claim(job)
+    a.is_refused_while_the_server_starts()
+    race.expect(job, state="leased", ledger=0, token=lease.token, holder="A")
+    b.finds_nothing()
+    a.complete(lease).accepted()
+
+    race.expect(job, state="succeeded", ledger=1, token=lease.token)
+
+
+@scenario(
     requires={FENCING, CHECKPOINTS},
     witnesses=[struck("fast_restart"), was_held("W1", "complete"), answer_lost("W1", "complete")],
     server_faults={ServerFault.FAST_RESTART},

@@ -23,6 +23,7 @@ from fencepost.tests.fix_network import toxiproxy_or_skip
 
 FAMILIES = ("restart", "crash", "network", "commit", "errors")
 WITH_FAULTS = [s for s in choose(installed_scenarios(), FAMILIES) if s.family not in ("commit",)]
+LEASE_RACES = [v for s in choose(installed_scenarios(), ["lease_race"]) for v in s.variants()]
 NETWORK = [v for s in choose(installed_scenarios(), ["network"]) for v in s.variants()]
 
 
@@ -111,20 +112,30 @@ def test_an_actor_parked_at_the_gate_stays_there_while_the_server_crashes(
     assert parked["statements"][-1]["answer"] == answer
 
 
-def test_every_statement_is_a_step(reference: LoadedQueue) -> None:
-    variant = next(v for s in choose(installed_scenarios(), ["lease_race"]) for v in s.variants())
+@pytest.fixture(scope="module")
+def by_statement() -> Iterator[Lab]:
     with Lab(LabOptions(step="statement")) as lab:
-        run = lab.run(reference, variant)
-        again = lab.run(reference, variant)
+        yield lab
+
+
+@pytest.mark.parametrize("variant", LEASE_RACES, ids=lambda v: v.name)
+def test_every_statement_of_the_lease_races_is_a_step(
+    by_statement: Lab, reference: LoadedQueue, variant: Variant
+) -> None:
+    run, again = by_statement.run(reference, variant), by_statement.run(reference, variant)
     assert run.judgement.verdict is Verdict.PASS, run.judgement
     assert canonical(run.trace) == canonical(again.trace)
+    assert run.trace.header["step"] == "statement"
+
+
+def test_a_complete_has_as_many_steps_as_statements(by_statement: Lab, reference: LoadedQueue) -> None:
+    run = by_statement.run(reference, LEASE_RACES[0])
     completing = [s for s in run.trace.steps if s.get("operation") == "complete" and s["actor"] == "B"]
     places = [step.get("checkpoint") for step in completing]
     assert [place and place.split(" (")[0] for place in places] == [
         *(f"before statement {number}" for number in range(1, 7)),
         None,
     ]
-    assert run.trace.header["step"] == "statement"
 
 
 def test_stepping_by_statement_needs_the_gate() -> None:
@@ -137,8 +148,7 @@ def test_an_interrupted_run_leaves_nothing_behind(reference: LoadedQueue) -> Non
         before_it = _children()
         with pytest.raises(KeyboardInterrupt):
             lab.run(reference, Variant(fix_scenarios.interrupted_with_faults_in_force))
-        passing = next(v for s in choose(installed_scenarios(), ["lease_race"]) for v in s.variants())
-        assert lab.run(reference, passing).judgement.verdict is Verdict.PASS
+        assert lab.run(reference, LEASE_RACES[0]).judgement.verdict is Verdict.PASS
         assert _stopped(_children() - before_it) == set()
     assert _children() - before_it == set()
 
