@@ -8,9 +8,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import Synchronized
 
 from fencepost.harness.lab import Lab, LabOptions
@@ -103,10 +105,19 @@ def _open_lab(options: LabOptions, counter: Synchronized[int]) -> None:
     # The pool takes a KeyboardInterrupt for the result of a piece and goes on with the next one: a Ctrl-C ends
     # this process instead, and the keeper ends its servers.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_the_hunt, daemon=True).start()
     with counter.get_lock():
         os.environ[WORKER_VARIABLE] = str(counter.value)
         counter.value += 1
     _lab = Lab(options)
+
+
+def _end_with_the_hunt() -> None:
+    """A hunt that was killed cannot end its pool, and an orphan of a pool waits for work for ever."""
+    hunt_process = multiprocessing.parent_process()
+    assert hunt_process is not None, "only in the processes of the pool"
+    wait([hunt_process.sentinel])
+    os._exit(1)
 
 
 def _hunt_piece(

@@ -479,8 +479,9 @@ def test_a_killed_run_leaves_nothing(tmp_path: Path) -> None:
     household.is_gone()
 
 
-def test_ctrl_c_ends_a_hunt_with_nothing_left(tmp_path: Path) -> None:
-    """To the whole process group, as a terminal sends it; every process of the pool has servers of its own."""
+@pytest.mark.parametrize("ending", ["ctrl-c", "kill"])
+def test_the_end_of_a_hunt_leaves_nothing(tmp_path: Path, ending: str) -> None:
+    """Every process of the pool has servers of its own. Ctrl-C goes to the whole process group, as from a terminal."""
     process = subprocess.Popen(
         [*FENCEPOST, "twins", "lease_race", "--jobs", "2"],
         cwd=tmp_path,
@@ -497,12 +498,18 @@ def test_ctrl_c_ends_a_hunt_with_nothing_left(tmp_path: Path) -> None:
         eventually(lambda: len(hunters()) == 2 or process.poll() is not None, "two labs", COMMAND_DEADLINE_S)
         houses = hunters()
         assert len(houses) == 2
-        os.killpg(process.pid, signal.SIGINT)
+        if ending == "ctrl-c":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.kill()
         out, err = process.communicate(timeout=30)
     finally:
         if process.poll() is None:
             process.kill()
             process.communicate(timeout=COMMAND_DEADLINE_S)
-    assert (process.returncode, out, err) == (130, "", "")
+    if ending == "ctrl-c":
+        assert (process.returncode, out, err) == (130, "", "")
+    else:
+        assert process.returncode == -signal.SIGKILL
     for house in houses:
         house.is_gone()
