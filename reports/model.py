@@ -121,7 +121,10 @@ def replay_command(header: Mapping[str, Any]) -> str:
     if "replay" in header:
         return str(header["replay"])
     scenario = header["scenario"]["name"].partition("[")[0]
-    return f"fencepost run {scenario} --queue {header['queue']['path']}"
+    told = f"fencepost run {scenario} --queue {header['queue']['path']}"
+    if header.get("step") == "statement":
+        told += " --step statement"
+    return told + (" --network toxiproxy" if header.get("network") == "toxiproxy" else "")
 
 
 def _first_rows(observation: Mapping[str, Any], timeline: Timeline) -> Json:

@@ -15,6 +15,7 @@ from fencepost.harness.errors import UsageError
 from fencepost.harness.trace import Trace
 from fencepost.reports.model import run_model
 from fencepost.reports.sources import Suite, Written, put, read_suite
+from fencepost.reports.words import held
 
 Event = dict[str, Any]
 
@@ -138,7 +139,7 @@ def _actor_events(run: Mapping[str, Any]) -> Iterator[Event]:
             if status in WAITS:
                 following = call["parts"][place + 1 :]
                 until_us = _before(run, following[0][0]) if following else end_us
-                words = f"{WAITS[status]} at {checkpoint}" if checkpoint else WAITS[status]
+                words = held(checkpoint) if checkpoint else WAITS[status]
                 yield _slice(ACTORS, tid, words, "wait", step["at"], max(until_us, step["at"]), step=number)
     for place, (number, holder, blocked, _) in enumerate(run["arrows"], 1):
         at_us = steps[number - 1]["at"]

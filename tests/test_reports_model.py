@@ -51,6 +51,14 @@ def test_an_unmet_expectation_opens_at_its_step() -> None:
     assert headline(trace) == "step 2: job 1 should be leased"
 
 
+def test_a_run_about_a_fault_opens_at_it() -> None:
+    story = Story()
+    story.enqueue()
+    story.step("fault", fault="crash")
+    story.complete("A", story.claim("A"))
+    assert opening_step(story.trace()) == 2
+
+
 def test_a_run_without_steps_has_a_page_too() -> None:
     model = run_model(Story().trace("inconclusive", reasons=["no step was run"]))
     assert model["opens_at"] is None
@@ -121,6 +129,12 @@ def test_steps_are_told_in_words() -> None:
     assert told[9] == ("… complete (job 1, token 1) goes on", "accepted")
     assert told[10] == ("… claim, freed", "nothing there")
     assert told[12][1] == "unknown: 08006"
+
+
+def test_a_statement_held_at_the_gate_is_held_before_it() -> None:
+    place = "before statement 3 (COMMIT)"
+    step = {"kind": "call", "operation": "claim", "status": "parked", "checkpoint": place}
+    assert answer(step) == "held before statement 3 (COMMIT)"
 
 
 def test_a_fault_nobody_has_words_for_is_named() -> None:

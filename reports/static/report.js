@@ -555,7 +555,7 @@ function source(run, step) {
 
 function makeChart(host, run, options) {
   let GUTTER = 150;
-  const HEAD = 34, LANE = 46, LEASE = 24, STRIP = 15, TEXT_FROM = 46, BOX_FROM = 9, MOST_JOBS = 8;
+  const HEAD = 34, LANE = 46, LEASE = 24, STRIP = 15, TEXT_FROM = 46, BOX_FROM = 9, MOST_JOBS = 12;
   const N = run.steps.length;
   const stepColumn = []; // column (from 1) of each step on the axis of order: aligned where two runs are compared
   let columns = N;
@@ -736,7 +736,7 @@ function makeChart(host, run, options) {
           const x1 = px(knots[n]) - 4, x2 = px(until) + 4;
           if (x2 - x1 > 10) {
             drawn.append(svg("rect", { class: `wait ${status === "parked" ? "held" : status === "blocked" ? "blocked" : "cut"}${dimmed(n)}`, x: x1, y: y + tall / 2 - 7, width: x2 - x1, height: 14 }));
-            const words = letters(status === "parked" ? `held at ${checkpoint}` : status === "blocked" ? "waits for a lock" : "waits for its network", x2 - x1 - 12, 6);
+            const words = letters(status === "parked" ? (/^(before|after) /.test(checkpoint) ? `held ${checkpoint}` : `held at ${checkpoint}`) : status === "blocked" ? "waits for a lock" : "waits for its network", x2 - x1 - 12, 6);
             if (words) drawn.append(svg("text", { class: "minor haloed", x: (Math.max(x1, GUTTER) + Math.min(x2, width)) / 2, y: y + tall / 2 + 4, "text-anchor": "middle" }, words));
           }
         }
@@ -792,7 +792,10 @@ function makeChart(host, run, options) {
     drawn.append(group);
   }
   function shortAnswer(step) {
-    if (step.look === "held") return step.checkpoint || "held";
+    if (step.look === "held") {
+      const statement = /^(?:before|after) statement (\d+) \((.*)\)$/.exec(step.checkpoint || "");
+      return statement ? `${statement[1]} ${statement[2]}` : step.checkpoint || "held";
+    }
     if (step.look === "blocked") return `waits for ${(step.blocked_by || []).join(", ")}`;
     const got = (step.reply && step.reply.claims) || [];
     if (got.length === 1 && got[0].token !== null && jobsWithLeases.length <= 1) return `token ${got[0].token}`;
