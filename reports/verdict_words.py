@@ -89,7 +89,7 @@ def _survived(trace: Trace) -> str:
 
 
 def opening_step(trace: Trace) -> int | None:
-    """The first failing step; where nothing broke, the late write or the fault the race is about; None without steps."""
+    """The first failing step; where nothing broke, the late write or fault the race is about; None without steps."""
     broken = [violation["step"] for violation in trace.end["violations"]]
     if broken:
         return int(min(broken))

@@ -7,7 +7,7 @@ from typing import Any
 from fencepost.harness.trace import Trace
 from fencepost.reports.calls import arrows, call_spans
 from fencepost.reports.compare import LARGEST_ALIGNED, compare, nearest
-from fencepost.reports.leases import leases, tracks
+from fencepost.reports.leases import leases
 from fencepost.reports.model import run_model
 from fencepost.reports.rows import job_changes, ledger_change
 from fencepost.reports.timeline import Timeline
@@ -230,10 +230,6 @@ def test_a_lease_revived_after_it_was_past_shows_the_gap() -> None:
     story.heartbeat("A", claim)
     (lease,) = lease_list(story.trace())
     assert [phase for _, _, phase in lease.pieces(lease.renewals[-1].at_us)] == ["live", "past", "ahead"]
-
-
-def test_leases_that_overlap_get_rows_of_their_own() -> None:
-    assert tracks([(0, 10), (5, 12), (10, 20), (11, 13)]) == [0, 1, 0, 2]
 
 
 def test_time_set_back_does_not_turn_the_axis_round() -> None:

@@ -635,8 +635,7 @@ function makeChart(host, run, options) {
     for (const actor of run.actors) { lanes.actor[actor.name] = y; y += LANE; }
     lanes.rows = y; y += LANE;
     for (const job of shownJobs) {
-      const tall = 1 + Math.max(...run.leases.filter((lease) => lease.job === job).map((lease) => lease.row));
-      lanes.job[job] = y; y += tall * LEASE + 6;
+      lanes.job[job] = y; y += LEASE + 6;
     }
     if (pooled) { lanes.pool = y; y += poolRows * LEASE + 6; }
     strip = run.invariants.map((_, place) => place).filter((place) => idle || touched[place]);
@@ -863,7 +862,7 @@ function makeChart(host, run, options) {
     leasesHidden = 0;
     let lastEdge = {};
     for (const lease of run.leases) {
-      const row = pooled ? rowOf.get(lease) : lease.row;
+      const row = pooled ? rowOf.get(lease) : 0;
       if (pooled && row >= MOST_JOBS) continue;
       const top = pooled ? lanes.pool : lanes.job[lease.job];
       const start = lease.step ? middle(lease.step) : 0;
