@@ -178,6 +178,7 @@ class Bench:
             invariants=applicable(self.capabilities),
             reports_checkpoints=Capability.CHECKPOINTS in self.capabilities,
             orphan=lambda pids: self._watch.orphan(pids, self._deadline_s),
+            locks=self._watch.locks,
             every_statement=self._surroundings.step == STATEMENT,
         )
         self.seats.begin(runner)

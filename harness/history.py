@@ -59,6 +59,17 @@ class Statement:
     pid: int | None = None  # of the backend that got it
 
 
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A lock an actor held, or waited for, when a step had left somebody blocked."""
+
+    actor: str
+    kind: str  # relation, tuple, transactionid, advisory, …
+    relation: str | None
+    mode: str
+    granted: bool
+
+
 @dataclass(slots=True)
 class Call:
     """One operation by one actor, from the moment it is let go until its answer."""
@@ -108,6 +119,7 @@ class Step:
     detail: Mapping[str, Json] = field(default_factory=dict)  # EXIT: reason; FAULT: parameters
     line: str | None = None  # "file.py:42" of the scenario
     statements: tuple[Statement, ...] = ()  # CALL, FREED of an actor behind the gate: those of this step
+    locks: tuple[Lock, ...] = ()  # BLOCKED: what actors held and waited for
 
     @property
     def reply(self) -> Reply | None:

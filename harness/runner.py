@@ -13,6 +13,7 @@ from fencepost.harness.history import (
     Call,
     CallStatus,
     ClockMove,
+    Lock,
     Step,
     StepKind,
     Violation,
@@ -44,6 +45,7 @@ class Runner:
         invariants: Sequence[Invariant],
         reports_checkpoints: bool,
         orphan: Callable[[Collection[int]], None] = lambda _: None,
+        locks: Callable[[], tuple[Lock, ...]] = tuple,
         every_statement: bool = False,
     ) -> None:
         self._race = race
@@ -52,6 +54,7 @@ class Runner:
         self._observe = observe
         self._reports_checkpoints = reports_checkpoints
         self._orphan = orphan
+        self._locks = locks
         self._every_statement = every_statement
         self._in_flight: dict[str, InFlight] = {}
         self._woken: list[tuple[InFlight, CallStatus]] = []
@@ -299,6 +302,7 @@ class Runner:
             actor=flight.name,
             line=line,
             statements=statements,
+            locks=self._locks() if flight.status is CallStatus.BLOCKED else (),
         )
 
     def _end_call(self, flight: InFlight) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from fencepost.harness.errors import StepDeadline
+from fencepost.harness.history import Lock
 
 ACTOR_PREFIX = "fencepost:"
 """Actors' sessions carry their name in `application_name`, so the server itself says whose a backend is."""
@@ -38,6 +39,17 @@ WHERE datname = current_database() AND application_name = %s
 _STILL_THERE = """
 SELECT pid FROM pg_stat_activity
 WHERE pid = ANY(%s) AND wait_event_type IS DISTINCT FROM 'Lock'
+"""
+
+# Not every session's lock on itself, nor those on indexes and catalogs: they tell nothing about who waits for whom.
+_LOCKS = """
+SELECT application_name, locktype, c.relname, mode, granted
+FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+LEFT JOIN pg_class c ON c.oid = l.relation AND l.database = a.datid
+WHERE datname = current_database() AND application_name LIKE 'fencepost:%'
+  AND locktype <> 'virtualxid'
+  AND (l.relation IS NULL OR (c.relkind IN ('r', 'p') AND c.relnamespace <> 'pg_catalog'::regnamespace))
+ORDER BY application_name, NOT granted, locktype, c.relname, mode
 """
 
 _END = """
@@ -103,6 +115,14 @@ class ServerWatch:
             if blockers:
                 waits[name.removeprefix(ACTOR_PREFIX)] = blockers
         return waits
+
+    def locks(self) -> tuple[Lock, ...]:
+        """What actors hold and wait for, for a person who looks at a blocked step."""
+        rows = self._connection.execute(_LOCKS).fetchall()
+        return tuple(
+            Lock(name.removeprefix(ACTOR_PREFIX), kind, relation, mode, granted)
+            for name, kind, relation, mode, granted in rows
+        )
 
     def describe(self) -> str:
         """What `pg_stat_activity` says of every actor, for the message of a deadline."""

@@ -127,14 +127,3 @@ def _note(
 
 def _end(lease: Lease, number: int, at_us: int, how: str) -> None:
     lease.ended_step, lease.ended_us, lease.ended_how = number, at_us, how
-
-
-def tracks(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """The row of each span, so that no two on one row overlap: bars of a broken queue may."""
-    ends: list[int] = []
-    rows = []
-    for from_us, to_us in spans:
-        row = next((row for row, end in enumerate(ends) if end <= from_us), len(ends))
-        ends[row : row + 1] = [to_us]
-        rows.append(row)
-    return rows

@@ -12,7 +12,7 @@ from typing import Any
 from fencepost.harness.trace import Trace
 from fencepost.reports import words
 from fencepost.reports.calls import CallSpan, actors_of, arrows, call_spans, role
-from fencepost.reports.leases import Lease, leases, tracks
+from fencepost.reports.leases import Lease, leases
 from fencepost.reports.rows import FIELDS, change_words, job_changes, ledger_change
 from fencepost.reports.timeline import Timeline
 from fencepost.reports.verdict_words import headline, lateness, opening_step
@@ -51,7 +51,7 @@ def run_model(trace: Trace) -> Json:
         "steps": _steps(trace, timeline, names),
         "calls": [_call(span) for span in spans],
         "arrows": [[a.step, a.holder, a.blocked, a.freed_step] for a in arrows(spans)],
-        "leases": _lease_bars(found, timeline),
+        "leases": [_lease_bar(lease, timeline) for lease in found],
         "beliefs": beliefs(trace.steps, found, timeline),
         "invariants": [
             {"name": name, "evaluated": count["evaluated"], "exercised": count["exercised"]}
@@ -121,7 +121,10 @@ def replay_command(header: Mapping[str, Any]) -> str:
     if "replay" in header:
         return str(header["replay"])
     scenario = header["scenario"]["name"].partition("[")[0]
-    return f"fencepost run {scenario} --queue {header['queue']['path']}"
+    told = f"fencepost run {scenario} --queue {header['queue']['path']}"
+    if header.get("step") == "statement":
+        told += " --step statement"
+    return told + (" --network toxiproxy" if header.get("network") == "toxiproxy" else "")
 
 
 def _first_rows(observation: Mapping[str, Any], timeline: Timeline) -> Json:
@@ -278,28 +281,11 @@ def _call(span: CallSpan) -> Json:
     }
 
 
-def _lease_bars(found: list[Lease], timeline: Timeline) -> list[Json]:
-    bars = []
-    by_job: dict[str, list[Lease]] = {}
-    for lease in found:
-        by_job.setdefault(lease.job, []).append(lease)
-    for job, own in by_job.items():
-        # An unused remainder may lie below the next lease: it is only what had been promised.
-        rows = tracks([(lease.from_us, _end_of(lease, timeline)) for lease in own])
-        bars += [_lease_bar(job, lease, row, timeline) for lease, row in zip(own, rows, strict=True)]
-    return bars
-
-
-def _end_of(lease: Lease, timeline: Timeline) -> int:
-    return lease.ended_us if lease.ended_us is not None else timeline.end
-
-
-def _lease_bar(job: str, lease: Lease, row: int, timeline: Timeline) -> Json:
+def _lease_bar(lease: Lease, timeline: Timeline) -> Json:
     return {
-        "job": job,
+        "job": lease.job,
         "token": lease.token,
         "holder": lease.holder,
-        "row": row,
         "step": lease.step,
         "from": lease.from_us,
         "until": lease.until_us,

@@ -1,7 +1,7 @@
 """Chrome trace events (JSON), as Perfetto and chrome://tracing read them: lanes as tracks, database time as time.
 
 Times are microseconds since the run's first observation. No two events of one track overlap: what an actor waits for
-follows what it did, and leases of one job that overlap, as on a broken queue they may, get a track each.
+follows what it did, and a job's row names one lease at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fencepost.harness.errors import UsageError
 from fencepost.harness.trace import Trace
 from fencepost.reports.model import run_model
 from fencepost.reports.sources import Suite, Written, put, read_suite
+from fencepost.reports.words import held
 
 Event = dict[str, Any]
 
@@ -62,10 +63,9 @@ def perfetto(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _tracks(run: Mapping[str, Any]) -> dict[tuple[str, int], int]:
-    """Thread ids of lease tracks, by job and row; 1 is the track of changed rows."""
-    keys = dict.fromkeys((lease["job"], lease["row"]) for lease in run["leases"])
-    return {key: place for place, key in enumerate(keys, 2)}
+def _tracks(run: Mapping[str, Any]) -> dict[str, int]:
+    """Thread ids of the jobs' lease tracks; 1 is the track of changed rows."""
+    return {job: place for place, job in enumerate(dict.fromkeys(lease["job"] for lease in run["leases"]), 2)}
 
 
 def _thread_of(run: Mapping[str, Any]) -> dict[str, int]:
@@ -80,8 +80,8 @@ def _names(run: Mapping[str, Any]) -> Iterator[Event]:
     for actor in run["actors"]:
         yield from _thread(ACTORS, _thread_of(run)[actor["name"]], f"{actor['name']} ({actor['role']})")
     yield from _thread(DATABASE, 1, "rows that changed")
-    for (job, row), tid in _tracks(run).items():
-        yield from _thread(DATABASE, tid, f"lease of job {job}" + (f" ({row + 1})" if row else ""))
+    for job, tid in _tracks(run).items():
+        yield from _thread(DATABASE, tid, f"lease of job {job}")
 
 
 def _thread(pid: int, tid: int, name: str) -> Iterator[Event]:
@@ -138,7 +138,7 @@ def _actor_events(run: Mapping[str, Any]) -> Iterator[Event]:
             if status in WAITS:
                 following = call["parts"][place + 1 :]
                 until_us = _before(run, following[0][0]) if following else end_us
-                words = f"{WAITS[status]} at {checkpoint}" if checkpoint else WAITS[status]
+                words = held(checkpoint) if checkpoint else WAITS[status]
                 yield _slice(ACTORS, tid, words, "wait", step["at"], max(until_us, step["at"]), step=number)
     for place, (number, holder, blocked, _) in enumerate(run["arrows"], 1):
         at_us = steps[number - 1]["at"]
@@ -187,7 +187,7 @@ def _database_events(run: Mapping[str, Any]) -> Iterator[Event]:
         for words in step.get("changes", ()):
             yield _instant(DATABASE, 1, words, "rows", step["at"], "t", step=step["n"])
     for lease in run["leases"]:
-        tid = tracks[lease["job"], lease["row"]]
+        tid = tracks[lease["job"]]
         token = "" if lease["token"] is None else f", token {lease['token']}"
         ended_us = lease["ended"] if lease["ended"] is not None else end_us
         yield _slice(

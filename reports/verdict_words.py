@@ -89,7 +89,7 @@ def _survived(trace: Trace) -> str:
 
 
 def opening_step(trace: Trace) -> int | None:
-    """The first failing step; where nothing broke, the late write the race is about; None without steps."""
+    """The first failing step; where nothing broke, the late write or fault the race is about; None without steps."""
     broken = [violation["step"] for violation in trace.end["violations"]]
     if broken:
         return int(min(broken))
@@ -100,5 +100,8 @@ def opening_step(trace: Trace) -> int | None:
     late = late_writes(trace)
     if late:
         return int(late[-1][0]["n"])
+    faults = [step["n"] for step in trace.steps if step["kind"] == "fault"]
+    if faults:
+        return int(faults[0])
     own = [step["n"] for step in trace.steps if not step.get("drain") and step["kind"] in ("call", "freed")]
     return int(own[-1]) if own else (1 if trace.steps else None)

@@ -13,18 +13,25 @@ FAULTS_OF_THE_SERVER = {
     "fast_restart": "the server is restarted in order",
     "crash": "the server crashes",
     "kill_postmaster": "the postmaster is killed",
+    "kill_all": "every process of the server is killed",
 }
 FAULTS_OF_AN_ACTOR = {
     "kill_backend": "{who} backend is killed",
     "terminate": "{who} backend is told to end",
+    "terminate_backend": "{who} backend is told to end",
     "pause": "{who} network is paused",
     "resume": "{who} network is let go on",
     "cut": "{who} network is cut",
+    "cut_mid_message": "{who} network is cut in the middle of a message",
+    "half_open": "{who} network dies without a word",
+    "mend": "{who} network is mended",
     "delay": "{who} network is slowed down",
+    "arrive": "what was delayed on {who} network arrives",
     "lose_reply": "{who} next answer gets lost",
     "lose_request": "{who} next request gets lost",
     "kill": "{who} process is killed",
     "stop": "{who} process is stopped",
+    "cont": "{who} process goes on",
     "continue": "{who} process goes on",
     "skew": "{who} own clock is skewed",
 }
@@ -127,12 +134,17 @@ def answer(step: Line) -> str:
         case None:
             return ""
         case "parked":
-            return f"held at {step['checkpoint']}"
+            return held(str(step["checkpoint"]))
         case "blocked":
             return f"waits for a lock of {' and '.join(step.get('blocked_by', ())) or 'another'}"
         case "cut_off":
             return "waits for its network"
     return reply_text(step["operation"], step["reply"])
+
+
+def held(place: str) -> str:
+    """A checkpoint has a name; a statement held at the gate says itself whether before or after."""
+    return f"held {place}" if place.startswith(("before ", "after ")) else f"held at {place}"
 
 
 def expired(before: Line, after: Line) -> list[str]:

@@ -43,6 +43,18 @@ def test_one_step_frees_two_and_they_are_recorded_in_actor_order(bench: Bench) -
     assert len({canonical(r.trace) for r in runs}) == 1
 
 
+def test_a_blocked_step_shows_the_locks_held_and_waited_for(bench: Bench) -> None:
+    steps = run(bench, races.one_step_frees_two).trace.steps
+    blocked = next(step for step in steps if step.get("status") == "blocked")
+    waited_for = [lock for lock in blocked["locks"] if not lock["granted"]]
+    assert [(lock["actor"], lock["type"]) for lock in waited_for] == [("C", "transactionid")]
+    assert {"actor": "B", "type": "transactionid", "mode": "ExclusiveLock", "granted": True} in blocked[
+        "locks"
+    ]
+    assert {lock["relation"] for lock in blocked["locks"] if "relation" in lock} <= {"jobs", "ledger"}
+    assert not [step["n"] for step in steps if step.get("status") != "blocked" and "locks" in step]
+
+
 def test_a_freed_step_can_be_held_further_on(bench: Bench) -> None:
     result = run(bench, races.freed_and_then_held)
     assert result.judgement.verdict is Verdict.PASS, result.judgement

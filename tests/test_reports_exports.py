@@ -93,7 +93,7 @@ def rewound() -> Trace:
 
 
 def two_holders() -> Trace:
-    """A queue that hands out a job twice at once: its leases overlap."""
+    """A queue that hands out a job twice at once."""
     story = Story()
     story.enqueue("1")
     story.enqueue("2")

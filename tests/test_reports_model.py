@@ -7,7 +7,7 @@ from typing import Any
 from fencepost.harness.trace import Trace
 from fencepost.reports.calls import arrows, call_spans
 from fencepost.reports.compare import LARGEST_ALIGNED, compare, nearest
-from fencepost.reports.leases import leases, tracks
+from fencepost.reports.leases import leases
 from fencepost.reports.model import run_model
 from fencepost.reports.rows import job_changes, ledger_change
 from fencepost.reports.timeline import Timeline
@@ -49,6 +49,14 @@ def test_an_unmet_expectation_opens_at_its_step() -> None:
     trace = story.trace("fail", reasons=["step 2: job 1 should be leased"])
     assert opening_step(trace) == 2
     assert headline(trace) == "step 2: job 1 should be leased"
+
+
+def test_a_run_about_a_fault_opens_at_it() -> None:
+    story = Story()
+    story.enqueue()
+    story.step("fault", fault="crash")
+    story.complete("A", story.claim("A"))
+    assert opening_step(story.trace()) == 2
 
 
 def test_a_run_without_steps_has_a_page_too() -> None:
@@ -121,6 +129,12 @@ def test_steps_are_told_in_words() -> None:
     assert told[9] == ("… complete (job 1, token 1) goes on", "accepted")
     assert told[10] == ("… claim, freed", "nothing there")
     assert told[12][1] == "unknown: 08006"
+
+
+def test_a_statement_held_at_the_gate_is_held_before_it() -> None:
+    place = "before statement 3 (COMMIT)"
+    step = {"kind": "call", "operation": "claim", "status": "parked", "checkpoint": place}
+    assert answer(step) == "held before statement 3 (COMMIT)"
 
 
 def test_a_fault_nobody_has_words_for_is_named() -> None:
@@ -216,10 +230,6 @@ def test_a_lease_revived_after_it_was_past_shows_the_gap() -> None:
     story.heartbeat("A", claim)
     (lease,) = lease_list(story.trace())
     assert [phase for _, _, phase in lease.pieces(lease.renewals[-1].at_us)] == ["live", "past", "ahead"]
-
-
-def test_leases_that_overlap_get_rows_of_their_own() -> None:
-    assert tracks([(0, 10), (5, 12), (10, 20), (11, 13)]) == [0, 1, 0, 2]
 
 
 def test_time_set_back_does_not_turn_the_axis_round() -> None:

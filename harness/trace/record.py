@@ -7,7 +7,7 @@ from typing import Any
 
 from fencepost.harness.actors.messages import claim_to_json, reply_to_json
 from fencepost.harness.adapter import JobView, LedgerEntry, Observation
-from fencepost.harness.history import Execution, Statement, Step, Violation
+from fencepost.harness.history import Execution, Lock, Statement, Step, Violation
 
 _JOB_FIELDS = (
     "token",
@@ -72,6 +72,8 @@ def step_to_json(
             data["reply"] = reply_to_json(step.reply)
     if step.statements:
         data["statements"] = [_statement_to_json(statement) for statement in step.statements]
+    if step.locks:
+        data["locks"] = [_lock_to_json(lock) for lock in step.locks]
     if step.clock is not None:
         data["clock"] = {"how": step.clock.how, "moved_s": round(step.clock.seconds, 6)}
     if step.fault is not None:
@@ -97,6 +99,18 @@ def _statement_to_json(statement: Statement) -> dict[str, Any]:
         "answer": statement.answer,
         "pid": statement.pid,
     }
+
+
+def _lock_to_json(lock: Lock) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "actor": lock.actor,
+        "type": lock.kind,
+        "mode": lock.mode,
+        "granted": lock.granted,
+    }
+    if lock.relation is not None:
+        data["relation"] = lock.relation
+    return data
 
 
 def violation_to_json(violation: Violation) -> dict[str, Any]:

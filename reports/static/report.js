@@ -555,7 +555,7 @@ function source(run, step) {
 
 function makeChart(host, run, options) {
   let GUTTER = 150;
-  const HEAD = 34, LANE = 46, LEASE = 24, STRIP = 15, TEXT_FROM = 46, BOX_FROM = 9, MOST_JOBS = 8;
+  const HEAD = 34, LANE = 46, LEASE = 24, STRIP = 15, TEXT_FROM = 46, BOX_FROM = 9, MOST_JOBS = 12;
   const N = run.steps.length;
   const stepColumn = []; // column (from 1) of each step on the axis of order: aligned where two runs are compared
   let columns = N;
@@ -635,8 +635,7 @@ function makeChart(host, run, options) {
     for (const actor of run.actors) { lanes.actor[actor.name] = y; y += LANE; }
     lanes.rows = y; y += LANE;
     for (const job of shownJobs) {
-      const tall = 1 + Math.max(...run.leases.filter((lease) => lease.job === job).map((lease) => lease.row));
-      lanes.job[job] = y; y += tall * LEASE + 6;
+      lanes.job[job] = y; y += LEASE + 6;
     }
     if (pooled) { lanes.pool = y; y += poolRows * LEASE + 6; }
     strip = run.invariants.map((_, place) => place).filter((place) => idle || touched[place]);
@@ -736,7 +735,7 @@ function makeChart(host, run, options) {
           const x1 = px(knots[n]) - 4, x2 = px(until) + 4;
           if (x2 - x1 > 10) {
             drawn.append(svg("rect", { class: `wait ${status === "parked" ? "held" : status === "blocked" ? "blocked" : "cut"}${dimmed(n)}`, x: x1, y: y + tall / 2 - 7, width: x2 - x1, height: 14 }));
-            const words = letters(status === "parked" ? `held at ${checkpoint}` : status === "blocked" ? "waits for a lock" : "waits for its network", x2 - x1 - 12, 6);
+            const words = letters(status === "parked" ? (/^(before|after) /.test(checkpoint) ? `held ${checkpoint}` : `held at ${checkpoint}`) : status === "blocked" ? "waits for a lock" : "waits for its network", x2 - x1 - 12, 6);
             if (words) drawn.append(svg("text", { class: "minor haloed", x: (Math.max(x1, GUTTER) + Math.min(x2, width)) / 2, y: y + tall / 2 + 4, "text-anchor": "middle" }, words));
           }
         }
@@ -792,7 +791,10 @@ function makeChart(host, run, options) {
     drawn.append(group);
   }
   function shortAnswer(step) {
-    if (step.look === "held") return step.checkpoint || "held";
+    if (step.look === "held") {
+      const statement = /^(?:before|after) statement (\d+) \((.*)\)$/.exec(step.checkpoint || "");
+      return statement ? `${statement[1]} ${statement[2]}` : step.checkpoint || "held";
+    }
     if (step.look === "blocked") return `waits for ${(step.blocked_by || []).join(", ")}`;
     const got = (step.reply && step.reply.claims) || [];
     if (got.length === 1 && got[0].token !== null && jobsWithLeases.length <= 1) return `token ${got[0].token}`;
@@ -860,7 +862,7 @@ function makeChart(host, run, options) {
     leasesHidden = 0;
     let lastEdge = {};
     for (const lease of run.leases) {
-      const row = pooled ? rowOf.get(lease) : lease.row;
+      const row = pooled ? rowOf.get(lease) : 0;
       if (pooled && row >= MOST_JOBS) continue;
       const top = pooled ? lanes.pool : lanes.job[lease.job];
       const start = lease.step ? middle(lease.step) : 0;
