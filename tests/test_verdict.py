@@ -115,7 +115,9 @@ def test_only_one_function_can_say_pass() -> None:
                 makers.append(path.relative_to(ROOT).as_posix())
             if isinstance(node, ast.Call) and _is_name(node.func, "Verdict"):
                 makers.append(f"{path.relative_to(ROOT).as_posix()} (from text)")
-            if isinstance(node, ast.Constant) and node.value == "pass":
+            # Reports read the word off a trace and cannot judge anything: they may not import the harness's verdict.
+            reads_traces = path.is_relative_to(ROOT / "reports")
+            if isinstance(node, ast.Constant) and node.value == "pass" and not reads_traces:
                 makers.append(f"{path.relative_to(ROOT).as_posix()} (literal)")
     assert makers == ["harness/verdict.py (literal)", "harness/verdict.py"]
 
