@@ -71,7 +71,7 @@ def suite_model(suite: Suite, links: PageLinks) -> Json:
     traces = {path: trace for path, trace in suite.traces.items() if not is_control(trace)}
     controls = {path: trace for path, trace in suite.traces.items() if is_control(trace)}
     runs = [run_row(trace, links.link_to(path), path) for path, trace in suite.traces.items()]
-    runs.sort(key=lambda run: (run["control"], WORST_FIRST.get(run["verdict"], 0)))
+    runs.sort(key=lambda run: (run["control"], run["order"], run["twin"]))
     invariants = list(dict.fromkeys(name for trace in traces.values() for name in trace.end["invariants"]))
     twins = {path: trace for path, trace in traces.items() if "twin" in trace.header["queue"]}
     # Runs on twins are there to fail. They count as runs only where there are no others.
@@ -119,6 +119,7 @@ def run_row(trace: Trace, link: str, path: Path) -> Json:
         "told": headline(trace),
         "class": trace.end.get("class"),
         "control": is_control(trace),
+        "twin": "twin" in trace.header["queue"],
         "steps": len(trace.steps),
         "ms": trace.end.get("elapsed_ms"),
         "link": link + (f"#step-{step}" if step is not None else ""),

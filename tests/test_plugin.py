@@ -202,7 +202,7 @@ def raises(race: Race) -> None:
     assert "raises on queue 'reference': inconclusive" in broken
     assert "  - the scenario raised KeyError: 'missing'" in broken
 
-    kept = {path.name: read_trace(path).end["verdict"] for path in (pytester.path / "kept").iterdir()}
+    kept = {path.name: read_trace(path).end["verdict"] for path in (pytester.path / "kept").glob("*.jsonl")}
     assert kept == {
         "mine-b_takes_over.jsonl": "pass",
         "mine-expires-A.jsonl": "pass",
