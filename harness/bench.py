@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -25,6 +25,7 @@ from fencepost.harness.race import ExpectationFailed, Race
 from fencepost.harness.race_faults import Seating
 from fencepost.harness.runner import InvariantBroken, Runner
 from fencepost.harness.scenario import Scenario, Variant
+from fencepost.harness.schedule_of import NoSchedule, schedule_of_steps
 from fencepost.harness.seats import Place, Seats
 from fencepost.harness.settling import DEFAULT_DEADLINE_S, Settler
 from fencepost.harness.trace.format import Trace
@@ -58,6 +59,17 @@ class Run:
     trace: Trace
     elapsed_s: float
     control: Run | None = None  # of a classified scenario: the same schedule without its fault, run before
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that has begun and is not over."""
+
+    variant: Variant
+    race: Race
+    runner: Runner
+    race_number: int
+    started: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +178,17 @@ class Bench:
         return self._run(variant, after=self._run(variant, control=True))
 
     def _run(self, variant: Variant, *, control: bool = False, after: Run | None = None) -> Run:
+        opened = self.begin(variant, control=control)
+        try:
+            unmet, obstacles = self._perform(variant, opened.race, opened.runner)
+        except BaseException as stopped:
+            # A Ctrl-C too: an actor at a barrier would keep the bench from closing.
+            self._clear_after(stopped, opened.runner)
+            raise
+        return self.finish(opened, unmet, obstacles, after=after)
+
+    def begin(self, variant: Variant, *, control: bool = False) -> OpenRun:
+        """A run whose steps the caller takes himself, on its race; to be brought to its end by `finish`."""
         started = time.perf_counter()
         self.lease_time.catch_up()
         self._reset()
@@ -191,20 +214,30 @@ class Bench:
             path=variant.scenario.path,
             control=control,
         )
+        return OpenRun(variant, race, runner, race_number, started)
+
+    def finish(
+        self,
+        opened: OpenRun,
+        unmet: list[Unmet],
+        obstacles: list[str],
+        *,
+        after: Run | None = None,
+        look_back: Callable[[Runner], list[Unmet]] = lambda _: [],
+    ) -> Run:
+        """Drain it, clear the track and judge it. `look_back` speaks last, on the whole of a drained run."""
+        variant, race, runner = opened.variant, opened.race, opened.runner
+        scenario_steps = len(runner.steps)
         try:
-            unmet, obstacles = self._perform(variant, race, runner)
-            scenario_steps = len(runner.steps)
             drained = self._drain(runner, obstacles)
-        except (
-            BaseException
-        ) as stopped:  # a Ctrl-C too: an actor at a barrier would keep the bench from closing
-            try:
-                self._clear_the_track(runner)
-            except Exception as problem:  # noqa: BLE001 - a Ctrl-C in a query may cost its connection
-                stopped.add_note(f"the track could not be cleared: {problem}")
+        except BaseException as stopped:
+            self._clear_after(stopped, runner)
             raise
         obstacles += self._clear_the_track(runner)
-        facts = self._facts(variant, race, runner, scenario_steps, race_number, unmet, obstacles, drained)
+        unmet += look_back(runner) if drained else []
+        facts = self._facts(
+            variant, race, runner, scenario_steps, opened.race_number, unmet, obstacles, drained
+        )
         if variant.scenario.classified:
             facts = replace(
                 facts,
@@ -212,11 +245,25 @@ class Bench:
                 control=after.judgement if after is not None else None,
             )
         judgement = judge(facts)
-        elapsed_s = time.perf_counter() - started
+        elapsed_s = time.perf_counter() - opened.started
         trace = self._trace(
-            variant, runner, facts, judgement, scenario_steps, race_number, elapsed_s, control=control
+            variant,
+            race,
+            runner,
+            facts,
+            judgement,
+            scenario_steps,
+            opened.race_number,
+            elapsed_s,
+            control=race.control,
         )
         return Run(variant, judgement, facts, trace, elapsed_s, control=after)
+
+    def _clear_after(self, stopped: BaseException, runner: Runner) -> None:
+        try:
+            self._clear_the_track(runner)
+        except Exception as problem:  # noqa: BLE001 - a Ctrl-C in a query may cost its connection
+            stopped.add_note(f"the track could not be cleared: {problem}")
 
     def _perform(self, variant: Variant, race: Race, runner: Runner) -> tuple[list[Unmet], list[str]]:
         """The scenario's own part. What stops it is either the queue's fault, or leaves nothing to conclude."""
@@ -286,6 +333,7 @@ class Bench:
     def _trace(
         self,
         variant: Variant,
+        race: Race,
         runner: Runner,
         facts: RunFacts,
         judgement: Judgement,
@@ -323,6 +371,7 @@ class Bench:
             "network": self._network_of(scenario),
             "step": self._surroundings.step,
             "clock": self.lease_time.how,
+            "participants": race.participants_told,
             "first_observation": observation_to_json(runner.first_observation),
         }
         steps = tuple(
@@ -347,7 +396,7 @@ class Bench:
             "elapsed_ms": round(elapsed_s * 1000, 3),
             **_class_to_json(facts),
         }
-        return Trace(header, steps, end)
+        return Trace({**header, "schedule": _schedule(header, steps)}, steps, end)
 
     def _network_of(self, scenario: Scenario) -> str:
         """What the scenario's participants reach the server through."""
@@ -435,6 +484,13 @@ class Bench:
             self._loop.close()
         if failures:
             raise FencepostError("; ".join(failures))
+
+
+def _schedule(header: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str | None:
+    try:
+        return str(schedule_of_steps(header, steps))
+    except NoSchedule:
+        return None  # nothing was run, or a scenario did something that has no word in a schedule
 
 
 def _class_to_json(facts: RunFacts) -> dict[str, Any]:

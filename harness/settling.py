@@ -40,6 +40,8 @@ class InFlight:
     blocked_by: tuple[str, ...] = ()
     wire: Wire | None = None
     """Its actor's path, where it goes through the gate or a network engine."""
+    every_statement: bool = False
+    """The schedule holds it before each of its statements."""
     at_statement: bool = False
     """Parked by the gate, before or after a statement, and not by a barrier."""
     maybe_judged: bool = False
