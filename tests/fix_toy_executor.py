@@ -8,8 +8,12 @@ actor).
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from fencepost.harness.explore.executor import Choice, Execution, Outcome, Status, StepResult
 from fencepost.harness.explore.footprint import NOTHING, UNKNOWN, Access, Footprint, Mode, footprint
@@ -123,7 +127,7 @@ class ToyExecution:
             freed, _ = self._answer(name, "")
             return (*done, *freed), print_
         if operation == "read":
-            value = seat.wrote.get(row, self._rows.get(row, "0"))
+            value = seat.wrote.get(row, self._rows.get(row, f"{row}0"))
             freed, _ = self._answer(name, value)
             return freed, footprint([Access(TABLE, Mode.READ, (row,))])
         if operation == "scan":
@@ -168,7 +172,7 @@ class ToyExecution:
         said = "locked"
         if operation == "write":
             seat.wrote[row] = f"{name}{seat.at}({' '.join(seat.heard)})"
-            said = "written"
+            said = f"wrote {row}"
             print_ = footprint([Access(TABLE, Mode.WRITE, (row,)), Access(TABLE, Mode.MARK)])
         self._answer(name, said)
         if seat.in_transaction:
@@ -243,3 +247,106 @@ def toy(text: str, **faults: int) -> Program:
         name, _, listed = word.partition(":")
         actors.append(Actor(name, tuple(listed.split(","))))
     return Program(tuple(actors), tuple(Fault(name, times) for name, times in faults.items()))
+
+
+# -- what is planted -------------------------------------------------------------------------------------------
+
+
+def lost_update(rows: dict[str, str], answers: tuple[str, ...]) -> tuple[str, ...]:
+    """Breaks where A read x as it was at first and wrote it last, and B wrote it too: it must have been between."""
+    told = rows.get("x", "")
+    b_wrote = any(answer.startswith("B:") and "wrote x" in answer for answer in answers)
+    return ("lost_update",) if told.startswith("A") and "x0" in told and "B" not in told and b_wrote else ()
+
+
+def there_and_back(rows: dict[str, str], answers: tuple[str, ...]) -> tuple[str, ...]:
+    """Breaks where B saw A's first x and not its second, A then B's y, and B then A's q: A, B, A, B in turn."""
+    told = rows.get("w", "")
+    return ("there_and_back",) if all(seen in told for seen in ("A0()", "B1(", "A3(")) else ()
+
+
+# -- executors that misbehave ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DyingExecutor:
+    """The first of all its workers to get that far is killed in the middle of a run; the file says that it was."""
+
+    died: Path
+    after_takes: int
+
+    def open(self, program: Program) -> Execution:
+        return _DyingExecution(program, self)
+
+
+class _DyingExecution(ToyExecution):
+    def __init__(self, program: Program, of: DyingExecutor) -> None:
+        super().__init__(program, None)
+        self._of = of
+
+    def take(self, choice: Choice) -> StepResult:
+        if self.takes >= self._of.after_takes and not self._of.died.exists():
+            self._of.died.touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().take(choice)
+
+
+@dataclass(frozen=True)
+class FickleExecutor:
+    """One step of one run differs: the `at`th step it takes says something else, or cannot be followed by B."""
+
+    at: int
+    loses_b: bool = False
+
+    def open(self, program: Program) -> Execution:
+        return _FickleExecution(program, self)
+
+
+class _FickleExecution(ToyExecution):
+    def __init__(self, program: Program, of: FickleExecutor) -> None:
+        super().__init__(program, None)
+        self._of = of
+
+    def take(self, choice: Choice) -> StepResult:
+        step = super().take(choice)
+        if self.takes == self._of.at and not self._of.loses_b:
+            return StepResult(step.choice, step.status, step.operation, step.place, "SELECT something else")
+        return step
+
+    def enabled(self) -> tuple[Choice, ...]:
+        moves = super().enabled()
+        if self.takes == self._of.at and self._of.loses_b:
+            return tuple(choice for choice in moves if choice.thread != "B")
+        return moves
+
+
+# -- programs --------------------------------------------------------------------------------------------------
+
+STATEMENTS = (
+    *("read", "write", "write", "write", "lock", "skip", "scan", "scan", "clock"),
+    *("begin", "commit", "rollback", "odd"),
+)
+
+
+def random_program(seed: int) -> Program:
+    """Small enough that all its orders can be tried."""
+    chance = random.Random(f"toy/{seed}")
+    actors = []
+    count = chance.choice([2, 2, 2, 3])
+    for name in "ABC"[:count]:
+        transaction = chance.random() < 0.4
+        operations = []
+        for _ in range(chance.randint(1, 2 if count == 3 else 3 if transaction else 4)):
+            statement = chance.choice(STATEMENTS)
+            if statement in ("read", "write", "lock", "skip"):
+                statement += "-" + chance.choice("xy")
+            operations.append(statement)
+        if transaction:
+            operations = ["begin", *operations, "commit"] if count == 2 else ["begin", *operations]
+        actors.append(Actor(name, tuple(operations)))
+    faults = []
+    if count == 2 and chance.random() < 0.2:
+        faults.append(Fault("expire"))
+    elif chance.random() < 0.2:
+        faults.append(Fault("crash"))
+    return Program(tuple(actors), tuple(faults))

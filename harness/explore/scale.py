@@ -43,6 +43,7 @@ class Workers(Protocol):
 class _Warm:
     key: tuple[Executor, Program]
     execution: Execution
+    close: Finalize  # closes once: now, or when the process ends
 
 
 _warm = threading.local()  # a Dask worker runs tasks in several threads; each needs actors of its own
@@ -54,11 +55,11 @@ def perform(executor: Executor, program: Program, task: Task) -> Answer:
     held: _Warm | None = getattr(_warm, "held", None)
     if held is None or held.key != key:
         if held is not None:
-            held.execution.close()
+            held.close()
             _warm.held = None
-        held = _Warm(key, executor.open(program))
+        execution = executor.open(program)
+        held = _Warm(key, execution, Finalize(None, execution.close, exitpriority=10))
         _warm.held = held
-        Finalize(held, held.execution.close, exitpriority=10)
     return task.perform(held.execution)
 
 
@@ -152,7 +153,9 @@ def processes(executor: Executor, program: Program, jobs: int) -> Pooled:
 
 
 @contextmanager
-def dask(executor: Executor, program: Program, address: str | None, jobs: int = 2) -> Iterator[Pooled]:
+def dask(
+    executor: Executor, program: Program, address: str | None, jobs: int = 2, connect_s: float = 10
+) -> Iterator[Pooled]:
     """`--engine dask`: the cluster at `address`, or a local one of `jobs` processes that ends with this."""
     try:
         import distributed
@@ -163,7 +166,7 @@ def dask(executor: Executor, program: Program, address: str | None, jobs: int = 
 
     def connect(target: Any) -> Any:
         try:
-            return library.Client(target, timeout=10, set_as_default=False)
+            return library.Client(target, timeout=connect_s, set_as_default=False)
         except OSError as error:
             raise UsageError(f"no Dask scheduler answers at {address}: {error}") from error
 
