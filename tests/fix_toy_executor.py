@@ -331,22 +331,23 @@ STATEMENTS = (
 def random_program(seed: int) -> Program:
     """Small enough that all its orders can be tried."""
     chance = random.Random(f"toy/{seed}")
+    while True:
+        program = _random_program(chance)
+        if program.operations + 2 * len(program.faults) <= (9 if len(program.actors) == 2 else 7):
+            return program
+
+
+def _random_program(chance: random.Random) -> Program:
     actors = []
-    count = chance.choice([2, 2, 2, 3])
-    for name in "ABC"[:count]:
-        transaction = chance.random() < 0.4
+    for name in "ABC"[: chance.choice([2, 2, 2, 3])]:
         operations = []
-        for _ in range(chance.randint(1, 2 if count == 3 else 3 if transaction else 4)):
+        for _ in range(chance.randint(1, 4)):
             statement = chance.choice(STATEMENTS)
             if statement in ("read", "write", "lock", "skip"):
                 statement += "-" + chance.choice("xy")
             operations.append(statement)
-        if transaction:
-            operations = ["begin", *operations, "commit"] if count == 2 else ["begin", *operations]
+        if chance.random() < 0.7:
+            operations = ["begin", *operations, "commit"]
         actors.append(Actor(name, tuple(operations)))
-    faults = []
-    if count == 2 and chance.random() < 0.2:
-        faults.append(Fault("expire"))
-    elif chance.random() < 0.2:
-        faults.append(Fault("crash"))
+    faults = [Fault(name) for name in ("expire", "crash") if chance.random() < 0.2]
     return Program(tuple(actors), tuple(faults))

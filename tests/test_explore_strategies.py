@@ -103,9 +103,6 @@ def test_the_random_programs_are_worth_the_name() -> None:
     results = [exhausted(random_program(seed)) for seed in range(PROGRAMS)]
     assert sum(result.tally.blocked > 0 for result in results) > PROGRAMS // 10
     assert sum(len(result.tally.outcomes) > 1 for result in results) > PROGRAMS // 2
-    assert any(
-        "deadlock" in a for result in results for outcome in result.tally.outcomes for a in outcome.answers
-    )
 
 
 def without(*modes: Mode) -> Callable[[Footprint], Footprint]:
