@@ -99,6 +99,7 @@ class Bench:
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
         self.queue = loaded.queue
+        self.place = place
         self._loaded = loaded
         # The adapter's own statements wait for a lock no longer than a step may take: whoever holds it is stuck.
         self._dsn = make_conninfo(
@@ -108,7 +109,7 @@ class Bench:
         self._deadline_s = deadline_s
         self._surroundings = surroundings
         self._loop: asyncio.Runner | None = None
-        self._watch = ServerWatch(place.dsn_for("fencepost-runner"))
+        self._watch = self.watch = ServerWatch(place.dsn_for("fencepost-runner"))
         self._control = control
         self.seats = Seats(
             place, self._watch, control, deadline_s, every_statement=surroundings.step == STATEMENT
@@ -150,6 +151,17 @@ class Bench:
     @property
     def dsn(self) -> str:
         return self._dsn
+
+    @property
+    def deadline_s(self) -> float:
+        """Of one step."""
+        return self._deadline_s
+
+    def reset(self) -> None:
+        self._reset()
+
+    def observe(self) -> Observation:
+        return self._observe()
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the adapter; it may be `async def`."""

@@ -19,6 +19,8 @@ import pytest
 
 from fencepost.harness.bench import OPERATION, STEP_SIZES, Run
 from fencepost.harness.errors import FencepostError, UsageError
+from fencepost.harness.explore.marked import Exploration
+from fencepost.harness.explore_item import ExplorationItem, end_explorations
 from fencepost.harness.known import Baseline, read_known, what_failed
 from fencepost.harness.known_report import KnownReport, as_property
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
@@ -110,6 +112,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run every scenario N times; all traces must agree",
     )
     group.addoption(
+        "--replay",
+        default=None,
+        metavar="SCHEDULE",
+        help="of tests marked @explore, run only this order of steps (docs/schedule.md)",
+    )
+    group.addoption(
         "--known",
         default=None,
         metavar="FILE",
@@ -131,6 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
         register_profiles()
     config.addinivalue_line("markers", "scenario: a race replayed by fencepost")
     config.addinivalue_line("markers", "invariants: orders made up by Hypothesis; the gate of a CI run")
+    config.addinivalue_line("markers", "exploration: many orders of statements tried by fencepost")
     config.addinivalue_line("markers", "family(name): the family a scenario belongs to")
     config.stash[known_key] = _known_failures(config)
     if hasattr(config, "workerinput"):
@@ -150,6 +159,19 @@ def _known_failures(config: pytest.Config) -> Baseline:
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
+    if isinstance(obj, Exploration):
+        # As with scenarios, wrong options are one sentence.
+        config = collector.config
+        try:
+            return ExplorationItem.from_parent(
+                collector,
+                name=name,
+                exploration=obj,
+                queue=config.getoption("--queue"),
+                options=lab_options(config),
+            )
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
     if not isinstance(obj, Scenario):
         return None
     repeats = collector.config.getoption("--repeat")
@@ -324,6 +346,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    end_explorations()
     if lab_key in session.stash:
         session.stash[lab_key].close()
 

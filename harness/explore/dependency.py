@@ -477,6 +477,12 @@ def _value(term: _Term, parameters: Sequence[object]) -> object:
 def _comparable(value: object, column_type: str) -> int | str | UUID | None:
     """Equal exactly if the server takes them for equal; None where that is not certain."""
     try:
+        if isinstance(value, str) and value.startswith("\\x"):
+            # Off the wire in binary; a text that happens to look so is no number and no UUID either.
+            binary = bytes.fromhex(value[2:])
+            if column_type in _INTEGERS and len(binary) in (2, 4, 8):
+                return int.from_bytes(binary, signed=True)
+            return UUID(bytes=binary) if column_type == "uuid" else None
         if column_type in _INTEGERS and isinstance(value, int | str) and not isinstance(value, bool):
             return int(value)
         if column_type == "uuid" and isinstance(value, str | UUID):

@@ -246,7 +246,7 @@ class Reduced:
         runs = self._tally.runs
         total = interleavings(self._tally) or self._tally.stands_for
         if not self.complete:
-            return f"reduced: {runs:,} runs, not finished within the budget of {self._budget:,}"
+            return f"reduced: {runs:,} runs of a budget of {self._budget:,}, not finished"
         cut = f", {self._tally.cut:,} of them cut short" if self._tally.cut else ""
         if total is None:
             return f"reduced: {runs:,} stand for all, too many to count{cut}"

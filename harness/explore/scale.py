@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor
@@ -18,6 +19,7 @@ from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.explore.executor import Execution, Executor
 from fencepost.harness.explore.program import Program
 from fencepost.harness.explore.strategy import Answer, Task
+from fencepost.harness.pinning import WORKER_VARIABLE
 
 MOST_ATTEMPTS: Final = 4
 """A task that took its worker with it this often does so by itself."""
@@ -149,7 +151,19 @@ def processes(executor: Executor, program: Program, jobs: int) -> Pooled:
     """`--jobs N`. Spawned, not forked: a worker must not inherit this process's connections."""
     if jobs < 1:
         raise UsageError(f"--jobs must be at least 1, and {jobs} was given")
-    return Pooled(executor, program, partial(ProcessPoolExecutor, jobs, get_context("spawn")))
+    return Pooled(executor, program, partial(_open_processes, jobs))
+
+
+def _open_processes(jobs: int) -> ProcessPoolExecutor:
+    context = get_context("spawn")
+    return ProcessPoolExecutor(jobs, context, initializer=_number_worker, initargs=(context.Value("i", 0),))
+
+
+def _number_worker(given_out: Any) -> None:
+    """Each worker gets a number of its own, and with it a core for itself and its server."""
+    with given_out.get_lock():
+        os.environ[WORKER_VARIABLE] = str(given_out.value)
+        given_out.value += 1
 
 
 @contextmanager
