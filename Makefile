@@ -8,7 +8,7 @@ STAMP := $(VENV)/.fencepost-setup
 EXTRAS := dev,adapters,toxiproxy,docker$(if $(shell command -v cc gcc clang 2>/dev/null),,$(shell printf ',compiler'))
 WORKERS ?= auto
 
-.PHONY: setup lease-race lease-race-log report report-traces screenshots browser test test-docker soak toxiproxy toxiproxy-if-possible lint typecheck docs lock bench clean
+.PHONY: setup lease-race lease-race-log report report-traces screenshots browser test test-docker soak toxiproxy toxiproxy-if-possible lint typecheck docs quality lock bench clean
 
 setup: $(STAMP)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
@@ -25,6 +25,7 @@ from fencepost.harness.race import ExpectationFailed, Race
 from fencepost.harness.race_faults import Seating
 from fencepost.harness.runner import InvariantBroken, Runner
 from fencepost.harness.scenario import Scenario, Variant
+from fencepost.harness.schedule_of import NoSchedule, schedule_of_steps
 from fencepost.harness.seats import Place, Seats
 from fencepost.harness.settling import DEFAULT_DEADLINE_S, Settler
 from fencepost.harness.trace.format import Trace
@@ -61,6 +62,17 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that has begun and is not over."""
+
+    variant: Variant
+    race: Race
+    runner: Runner
+    race_number: int
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a bench stands on, said in every trace header."""
 
@@ -87,6 +99,7 @@ class Bench:
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> None:
         self.queue = loaded.queue
+        self.place = place
         self._loaded = loaded
         # The adapter's own statements wait for a lock no longer than a step may take: whoever holds it is stuck.
         self._dsn = make_conninfo(
@@ -96,7 +109,7 @@ class Bench:
         self._deadline_s = deadline_s
         self._surroundings = surroundings
         self._loop: asyncio.Runner | None = None
-        self._watch = ServerWatch(place.dsn_for("fencepost-runner"))
+        self._watch = self.watch = ServerWatch(place.dsn_for("fencepost-runner"))
         self._control = control
         self.seats = Seats(
             place, self._watch, control, deadline_s, every_statement=surroundings.step == STATEMENT
@@ -139,6 +152,17 @@ class Bench:
     def dsn(self) -> str:
         return self._dsn
 
+    @property
+    def deadline_s(self) -> float:
+        """Of one step."""
+        return self._deadline_s
+
+    def reset(self) -> None:
+        self._reset()
+
+    def observe(self) -> Observation:
+        return self._observe()
+
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the adapter; it may be `async def`."""
         return self._ask(method, *arguments)
@@ -166,6 +190,17 @@ class Bench:
         return self._run(variant, after=self._run(variant, control=True))
 
     def _run(self, variant: Variant, *, control: bool = False, after: Run | None = None) -> Run:
+        opened = self.begin(variant, control=control)
+        try:
+            unmet, obstacles = self._perform(variant, opened.race, opened.runner)
+        except BaseException as stopped:
+            # A Ctrl-C too: an actor at a barrier would keep the bench from closing.
+            self._clear_after(stopped, opened.runner)
+            raise
+        return self.finish(opened, unmet, obstacles, after=after)
+
+    def begin(self, variant: Variant, *, control: bool = False) -> OpenRun:
+        """A run whose steps the caller takes himself, on its race; to be brought to its end by `finish`."""
         started = time.perf_counter()
         self.lease_time.catch_up()
         self._reset()
@@ -191,20 +226,30 @@ class Bench:
             path=variant.scenario.path,
             control=control,
         )
+        return OpenRun(variant, race, runner, race_number, started)
+
+    def finish(
+        self,
+        opened: OpenRun,
+        unmet: list[Unmet],
+        obstacles: list[str],
+        *,
+        after: Run | None = None,
+        look_back: Callable[[Runner], list[Unmet]] = lambda _: [],
+    ) -> Run:
+        """Drain it, clear the track and judge it. `look_back` speaks last, on the whole of a drained run."""
+        variant, race, runner = opened.variant, opened.race, opened.runner
+        scenario_steps = len(runner.steps)
         try:
-            unmet, obstacles = self._perform(variant, race, runner)
-            scenario_steps = len(runner.steps)
             drained = self._drain(runner, obstacles)
-        except (
-            BaseException
-        ) as stopped:  # a Ctrl-C too: an actor at a barrier would keep the bench from closing
-            try:
-                self._clear_the_track(runner)
-            except Exception as problem:  # noqa: BLE001 - a Ctrl-C in a query may cost its connection
-                stopped.add_note(f"the track could not be cleared: {problem}")
+        except BaseException as stopped:
+            self._clear_after(stopped, runner)
             raise
         obstacles += self._clear_the_track(runner)
-        facts = self._facts(variant, race, runner, scenario_steps, race_number, unmet, obstacles, drained)
+        unmet += look_back(runner) if drained else []
+        facts = self._facts(
+            variant, race, runner, scenario_steps, opened.race_number, unmet, obstacles, drained
+        )
         if variant.scenario.classified:
             facts = replace(
                 facts,
@@ -212,11 +257,25 @@ class Bench:
                 control=after.judgement if after is not None else None,
             )
         judgement = judge(facts)
-        elapsed_s = time.perf_counter() - started
+        elapsed_s = time.perf_counter() - opened.started
         trace = self._trace(
-            variant, runner, facts, judgement, scenario_steps, race_number, elapsed_s, control=control
+            variant,
+            race,
+            runner,
+            facts,
+            judgement,
+            scenario_steps,
+            opened.race_number,
+            elapsed_s,
+            control=race.control,
         )
         return Run(variant, judgement, facts, trace, elapsed_s, control=after)
+
+    def _clear_after(self, stopped: BaseException, runner: Runner) -> None:
+        try:
+            self._clear_the_track(runner)
+        except Exception as problem:  # noqa: BLE001 - a Ctrl-C in a query may cost its connection
+            stopped.add_note(f"the track could not be cleared: {problem}")
 
     def _perform(self, variant: Variant, race: Race, runner: Runner) -> tuple[list[Unmet], list[str]]:
         """The scenario's own part. What stops it is either the queue's fault, or leaves nothing to conclude."""
@@ -286,6 +345,7 @@ class Bench:
     def _trace(
         self,
         variant: Variant,
+        race: Race,
         runner: Runner,
         facts: RunFacts,
         judgement: Judgement,
@@ -323,6 +383,7 @@ class Bench:
             "network": self._network_of(scenario),
             "step": self._surroundings.step,
             "clock": self.lease_time.how,
+            "participants": race.participants_told,
             "first_observation": observation_to_json(runner.first_observation),
         }
         steps = tuple(
@@ -347,7 +408,7 @@ class Bench:
             "elapsed_ms": round(elapsed_s * 1000, 3),
             **_class_to_json(facts),
         }
-        return Trace(header, steps, end)
+        return Trace({**header, "schedule": _schedule(header, steps)}, steps, end)
 
     def _network_of(self, scenario: Scenario) -> str:
         """What the scenario's participants reach the server through."""
@@ -435,6 +496,13 @@ class Bench:
             self._loop.close()
         if failures:
             raise FencepostError("; ".join(failures))
+
+
+def _schedule(header: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str | None:
+    try:
+        return str(schedule_of_steps(header, steps))
+    except NoSchedule:
+        return None  # nothing was run, or a scenario did something that has no word in a schedule
 
 
 def _class_to_json(facts: RunFacts) -> dict[str, Any]:

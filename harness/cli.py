@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from fencepost.harness.commands import adapter, doctor, listing, race, report, run, twins
+from fencepost.harness.commands import (
+    adapter,
+    doctor,
+    explore,
+    listing,
+    race,
+    replay,
+    report,
+    run,
+    shrink,
+    twins,
+)
 from fencepost.harness.commands.options import EXIT_INCONCLUSIVE, EXIT_USAGE
 from fencepost.harness.errors import FencepostError, UsageError
 
@@ -31,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"fencepost {version('fencepost')}")
     top.add_argument("--debug", action="store_true", help="show the traceback of an error")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for command in (race, run, report, listing, twins, adapter, doctor):
+    for command in (race, run, explore, replay, shrink, report, listing, twins, adapter, doctor):
         command.add_parser(commands)
     for subcommand in commands.choices.values():
         # Also after the command, where it is typed; SUPPRESS keeps it from undoing one typed before.

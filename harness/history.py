@@ -86,6 +86,8 @@ class Call:
     unguarded_until_us: int
     """Database time of the last observation at which it was in flight and had provably not been judged yet:
     at its start, and after each step that left it blocked, or parked before its guard."""
+    faults: tuple[str, ...] = ()
+    """Faults armed at its statements, as rules of the gate."""
     passed: list[str] = field(default_factory=list)
     """Checkpoints it has passed so far, in order."""
     reply: Reply | None = None

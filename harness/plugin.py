@@ -10,19 +10,23 @@ import os
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fencepost.harness.bench import OPERATION, STEP_SIZES, Run
 from fencepost.harness.errors import FencepostError, UsageError
+from fencepost.harness.explore.marked import Exploration
+from fencepost.harness.explore_item import ExplorationItem, end_explorations
 from fencepost.harness.known import Baseline, read_known, what_failed
 from fencepost.harness.known_report import KnownReport, as_property
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
+from fencepost.harness.machine_report import PROPERTY as MACHINE_PROPERTY
+from fencepost.harness.machine_report import MachineReport
 from fencepost.harness.network.base import ENGINES
 from fencepost.harness.postgres.choice import PROVIDER_HELP
 from fencepost.harness.postgres.connection_string import without_password
@@ -32,6 +36,9 @@ from fencepost.harness.story import failure_text
 from fencepost.harness.trace.canonical import canonical_hash
 from fencepost.harness.trace.format import Trace, ensure_trace_dir, write_trace
 from fencepost.harness.verdict import Verdict
+
+if TYPE_CHECKING:
+    from fencepost.harness.machine_run import Looked
 
 FAILED_TRACES = Path(".fencepost/traces")
 """Where traces of runs that did not pass go when no --trace-dir is given."""
@@ -105,6 +112,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run every scenario N times; all traces must agree",
     )
     group.addoption(
+        "--replay",
+        default=None,
+        metavar="SCHEDULE",
+        help="of tests marked @explore, run only this order of steps (docs/schedule.md)",
+    )
+    group.addoption(
         "--known",
         default=None,
         metavar="FILE",
@@ -118,8 +131,15 @@ def _repeats(text: str) -> int:
     return int(text)
 
 
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis looks for the profile it was given
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-profile", None) is not None:
+        from fencepost.harness.profiles import register_profiles
+
+        register_profiles()
     config.addinivalue_line("markers", "scenario: a race replayed by fencepost")
+    config.addinivalue_line("markers", "invariants: orders made up by Hypothesis; the gate of a CI run")
+    config.addinivalue_line("markers", "exploration: many orders of statements tried by fencepost")
     config.addinivalue_line("markers", "family(name): the family a scenario belongs to")
     config.stash[known_key] = _known_failures(config)
     if hasattr(config, "workerinput"):
@@ -127,6 +147,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Agreement(config), "fencepost-agreement")
     config.pluginmanager.register(KnownReport(config.stash[known_key]), "fencepost-known")
     config.pluginmanager.register(ReportLink(), "fencepost-report")
+    config.pluginmanager.register(MachineReport(), "fencepost-invariants")
 
 
 def _known_failures(config: pytest.Config) -> Baseline:
@@ -138,6 +159,19 @@ def _known_failures(config: pytest.Config) -> Baseline:
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
+    if isinstance(obj, Exploration):
+        # As with scenarios, wrong options are one sentence.
+        config = collector.config
+        try:
+            return ExplorationItem.from_parent(
+                collector,
+                name=name,
+                exploration=obj,
+                queue=config.getoption("--queue"),
+                options=lab_options(config),
+            )
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
     if not isinstance(obj, Scenario):
         return None
     repeats = collector.config.getoption("--repeat")
@@ -253,6 +287,14 @@ class LabOfSession:
             raise
         return self._lab
 
+    def queue_and_lab(self) -> tuple[LoadedQueue, Lab]:
+        """For tests that take their steps themselves."""
+        return self._loaded, self._set_up()
+
+    @property
+    def trace_dir(self) -> Path:
+        return self._trace_dir
+
     def keep_trace(self, run: Run, item_name: str) -> str | None:
         if not self._every_trace and run.judgement.verdict is Verdict.PASS:
             return None
@@ -286,7 +328,10 @@ def lab_of(session: pytest.Session) -> LabOfSession:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Bad options end the run here, before any scenario: one sentence instead of one error per test."""
-    if session.config.option.collectonly or not any(isinstance(item, ScenarioItem) for item in session.items):
+    ours = any(
+        isinstance(item, ScenarioItem) or item.get_closest_marker("invariants") for item in session.items
+    )
+    if session.config.option.collectonly or not ours:
         return
     try:
         lab_of(session)
@@ -301,8 +346,47 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    end_explorations()
     if lab_key in session.stash:
         session.stash[lab_key].close()
+
+
+@pytest.fixture
+def look_for_violations(request: pytest.FixtureRequest) -> Callable[[int], Looked]:
+    """Runs one part of the state machine on the queue under test, by the profile and the seed that were given."""
+    from fencepost.harness.machine import NAME
+    from fencepost.harness.machine_run import look
+    from fencepost.harness.profiles import profile_named, seed_of, settings_of
+
+    option = request.config.getoption
+    known = request.config.stash[known_key]
+    profile_name = option("--hypothesis-profile", None)
+    profile = profile_named(profile_name)
+
+    def run(part: int) -> Looked:
+        loaded, lab = lab_of(request.session).queue_and_lab()
+        seed = seed_of(profile, option("--hypothesis-seed", None), part)
+        queue = loaded.queue.name
+        looked = look(
+            lab,
+            loaded,
+            settings_of(profile, request.config.rootpath),
+            seed,
+            trace_path=lab_of(request.session).trace_dir / f"{NAME}-{file_name(queue)}-{part}.jsonl",
+            known=[entry.invariant for entry in known.known if entry.speaks_of(NAME, queue)],
+        )
+        told = (
+            f"{NAME} on queue '{queue}', part {part}, profile {profile_name or 'quick'}, seed {seed - part}"
+        )
+        request.node.user_properties.append((MACHINE_PROPERTY, f"{told}: {looked.tally}"))
+        names = looked.found.names if looked.found is not None else tuple(looked.tally.known)
+        request.node.user_properties.append(as_property(NAME, queue, names))
+        missing = looked.tally.missing(lab.bench(loaded))
+        if looked.found is None and looked.proved_nothing is None and missing:
+            pytest.fail(f"{told} proved nothing: {'; '.join(missing)}", pytrace=False)
+        return looked
+
+    return run
 
 
 @pytest.fixture(scope="session")

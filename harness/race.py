@@ -14,7 +14,7 @@ from uuid import UUID
 from fencepost.harness.actors.base import ActorFailed
 from fencepost.harness.adapter import UNSPECIFIED, Capability, Claim, JobId, JobState, JobView, Json, Outcome
 from fencepost.harness.errors import FencepostError
-from fencepost.harness.history import Call, CallStatus, Reply, StepKind
+from fencepost.harness.history import Call, CallStatus, Reply, Step, StepKind
 from fencepost.harness.lease_time import LeaseTime
 from fencepost.harness.postgres.provider import ServerFault
 from fencepost.harness.race_faults import ParticipantPath, RaceServer, Seating, Stage, Striker
@@ -57,6 +57,7 @@ class Race:
         self._path = path
         self._capabilities = capabilities
         self._participants: dict[str, Participant] = {}
+        self._told: dict[str, dict[str, Json]] = {}
         self._scenario_file = scenario_file
         self._expectations = 0
         self.control = control
@@ -88,6 +89,15 @@ class Race:
         seating = Seating(known_as or name, time_zone, path or self._path, kind, clock_skew_s)
         participant = Participant(self, self._runner, self._striker, name, seating)
         self._participants[name] = participant
+        told = {
+            "known_as": known_as,
+            "time_zone": time_zone,
+            "path": seating.path,
+            "process": kind is not None,
+        }
+        self._told[name] = {key: value for key, value in told.items() if value} | (
+            {"clock_skew_s": clock_skew_s} if clock_skew_s else {}
+        )
         return participant
 
     def workers(self, *names: str) -> tuple[Participant, ...]:
@@ -96,6 +106,16 @@ class Race:
     @property
     def declared_actors(self) -> tuple[str, ...]:
         return tuple(self._participants)
+
+    @property
+    def participants_told(self) -> list[dict[str, Json]]:
+        """How everybody was seated, for the trace."""
+        return [{"name": name, **told} for name, told in self._told.items()]
+
+    @property
+    def history(self) -> Sequence[Step]:
+        """Every step so far."""
+        return self._runner.steps
 
     # -- what is done -------------------------------------------------------------------------------------
 
@@ -382,11 +402,13 @@ class Participant:
         *claims: Claim,
         hold_at: str | StatementRule | Sequence[str | StatementRule] = (),
         faults: Sequence[StatementRule] = (),
+        every_statement: bool = False,
         **arguments: Json,
     ) -> Pending:
         """Let an operation go, to be held at these checkpoints or statements; it comes back once it stands still.
 
-        Statements are addressed with `before`, `after`, and the faults at them with `lose_reply`, … (harness/wire.py).
+        `every_statement`: held before each of them. Statements are addressed with `before`, `after`, and the faults
+        at them with `lose_reply`, … (harness/wire.py).
         """
         holds = (hold_at,) if isinstance(hold_at, str | StatementRule) else tuple(hold_at)
         call = self._runner.let_go(
@@ -397,6 +419,7 @@ class Participant:
             hold_at=[hold for hold in holds if isinstance(hold, str)],
             rules=[*(hold for hold in holds if isinstance(hold, StatementRule)), *faults],
             wire=self._stage.wire(self.name),
+            every_statement=every_statement,
             line=self._race.scenario_line(),
         )
         return Pending(self._race, self._runner, call, self._note_reply)
@@ -413,6 +436,23 @@ class Pending:
         self._runner = runner
         self._call = call
         self._note_reply = note_reply
+
+    @property
+    def call(self) -> Call:
+        return self._call
+
+    @property
+    def status(self) -> CallStatus:
+        return self._runner.status_of(self._call)
+
+    @property
+    def holds_ahead(self) -> bool:
+        """Whether a hold it was to come to has not been reached."""
+        return self._runner.has_holds_ahead(self._call)
+
+    @property
+    def told(self) -> str:
+        return self._tell(self.status)
 
     def is_held(self) -> Pending:
         """Expect it to be parked at a checkpoint; where it is not, the race was not established."""

@@ -121,6 +121,7 @@ class RaceServer:
             ServerFault.TERMINATE_BACKEND,
             lambda: stage.strike_server(ServerFault.TERMINATE_BACKEND, of, notice=notice),
             actor=of,
+            detail=_unnoticed(notice),
         )
 
     def strike(self, fault: ServerFault, *, of: str, notice: bool = True) -> None:
@@ -136,6 +137,7 @@ class RaceServer:
             fault.value,
             lambda: stage.strike_server(fault, actor, notice=notice),
             actor=actor,
+            detail=_unnoticed(notice),
         )
 
 
@@ -205,5 +207,9 @@ class ParticipantPath:
             lambda: stage.strike_path(self._name, lambda: what(wire), ends=ends, notice=notice),
             actor=self._name,
             ends_connections_of=(self._name,) if ends else (),
-            detail=detail,
+            detail={**(detail or {}), **_unnoticed(notice)},
         )
+
+
+def _unnoticed(notice: bool) -> dict[str, Json]:
+    return {} if notice else {"notice": False}

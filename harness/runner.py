@@ -66,6 +66,7 @@ class Runner:
         self.exercised: list[tuple[str, ...]] = []
         """Per step, the invariants whose subject was there."""
         self.violations: list[Violation] = []
+        self._fired: dict[int, list[bool]] = {}
         self.statement_faults: list[Fault] = []
         """Faults armed at statements, in the order in which their calls ended."""
         self.lost_connection: set[str] = set()
@@ -84,6 +85,7 @@ class Runner:
         hold_at: Sequence[str] = (),
         rules: Sequence[StatementRule] = (),
         wire: Wire | None = None,
+        every_statement: bool = False,
         line: str | None = None,
     ) -> Call:
         """Start an operation and wait until it has answered, or stands still."""
@@ -91,7 +93,7 @@ class Runner:
         if name in self._in_flight:
             busy = self._in_flight[name].call
             raise FencepostError(f"{name} is still in {busy.operation}: an actor does one thing at a time")
-        if rules and wire is None:
+        if (rules or every_statement) and wire is None:
             raise FencepostError(
                 f"{name}'s {operation} is addressed by its statements, and {name} is not behind the gate"
             )
@@ -107,14 +109,15 @@ class Runner:
             started_step=len(self.steps) + 1,
             started_us=now_us,
             unguarded_until_us=now_us,
+            faults=tuple(str(rule) for rule in rules if not is_hold(rule)),
         )
         keys = {checkpoint: self._control.raise_barrier() for checkpoint in hold_at}
         self._holds.extend(InFlightHold(call, checkpoint) for checkpoint in hold_at)
         self._holds.extend(InFlightHold(call, hold_place(rule)) for rule in rules if is_hold(rule))
-        flight = InFlight(call, actor, holds=dict(keys), wire=wire)
+        flight = InFlight(call, actor, holds=dict(keys), wire=wire, every_statement=every_statement)
         self._in_flight[name] = flight
         if wire is not None:
-            wire.begin(operation, rules, every_statement=self._every_statement)
+            wire.begin(operation, rules, every_statement=self._every_statement or every_statement)
         actor.submit(Request(operation, arguments, claims, keys, self._race))
         self._settle_and_record(flight, line)
         return call
@@ -216,6 +219,17 @@ class Runner:
             return flight.status
         return CallStatus.ANSWERED
 
+    def has_holds_ahead(self, call: Call) -> bool:
+        return any(hold.call is call and not hold.reached for hold in self._holds)
+
+    def forget_what_never_came(self) -> None:
+        """For orders made up as they go: a hold that was not reached and a fault that did not fire are none."""
+        self._holds = [hold for hold in self._holds if hold.reached]
+        self.statement_faults = [fault for fault in self.statement_faults if fault.fired]
+        for call in {id(step.call): step.call for step in self.steps if step.call is not None}.values():
+            fired = self._fired.get(call.number, [])
+            call.faults = tuple(rule for rule, did in zip(call.faults, fired, strict=False) if did)
+
     def holds(self) -> tuple[Hold, ...]:
         return tuple(
             Hold(hold.call.actor, hold.call.operation, hold.checkpoint, hold.reached) for hold in self._holds
@@ -249,7 +263,7 @@ class Runner:
 
     def _is_wanted(self, flight: InFlight) -> bool:
         """Whether the schedule holds it there."""
-        return flight.wire is not None and flight.wire.held_by_rule is not None
+        return flight.every_statement or (flight.wire is not None and flight.wire.held_by_rule is not None)
 
     def _settle_woken(self, others: Sequence[InFlight] = ()) -> None:
         moving = self._wake()
@@ -310,7 +324,9 @@ class Runner:
         if flight.call.reply is not None and flight.call.reply.outcome is Outcome.UNKNOWN:
             self.lost_connection.add(flight.name)
         if flight.wire is not None:
-            self.statement_faults.extend(flight.wire.end(flight.call))
+            ended = flight.wire.end(flight.call)
+            self.statement_faults.extend(ended)
+            self._fired[flight.call.number] = [fault.fired for fault in ended]
 
     def _look(self) -> Observation:
         self._orphan(

@@ -40,6 +40,8 @@ class InFlight:
     blocked_by: tuple[str, ...] = ()
     wire: Wire | None = None
     """Its actor's path, where it goes through the gate or a network engine."""
+    every_statement: bool = False
+    """The schedule holds it before each of its statements."""
     at_statement: bool = False
     """Parked by the gate, before or after a statement, and not by a barrier."""
     maybe_judged: bool = False
@@ -131,7 +133,7 @@ class Settler:
         """Blocked or cut off for good: each waits for somebody who is still, and none has answered meanwhile."""
         waits = self._waits()
         still = {f.name: self._status_of(f, waits) for f in restless}
-        if None in still.values() or _has_cycle(waits):
+        if None in still.values() or has_cycle(waits):
             # In a cycle the server's deadlock detector will end one of them: that is not a resting state.
             return False
         if any(self._arrived(flight, 0.0) for flight in restless):
@@ -159,7 +161,7 @@ class Settler:
         return f"waited {self._deadline_s:g} s for {awaited}; the server: {self._describe()}"
 
 
-def _has_cycle(waits: Mapping[str, frozenset[str]]) -> bool:
+def has_cycle(waits: Mapping[str, frozenset[str]]) -> bool:
     def reaches(start: str, node: str, seen: set[str]) -> bool:
         for blocker in waits.get(node, ()):
             if blocker == start:

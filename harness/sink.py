@@ -61,7 +61,7 @@ class Sink:
     @property
     def url(self) -> str:
         host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}/effects"
+        return f"http://{host!s}:{port}/effects?checks_tokens={self._checks_tokens:d}"
 
     def ask(self, effect: Effect) -> int | None:
         """None if it was done; if it was refused, the token it came too late for."""

@@ -36,7 +36,7 @@ class Request:
     arguments: Mapping[str, Json] = field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
     holds: Mapping[str, int] = field(default_factory=dict)
-    race: int = 0
+    race: int = 0  # under whose number it goes into the journal; 0: it does not
 
 
 class ProtocolError(Exception):

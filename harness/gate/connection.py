@@ -522,6 +522,12 @@ class GateConnection:
         self._finish_if_over()
         self._refresh()
 
+    def release_and_lose_reply(self) -> None:
+        """Decided only now that it is parked: as if the rule had been armed for it."""
+        assert self._held is not None
+        self._after.setdefault(self._held.statement, deque()).append(rules.LoseReply())
+        self.release()
+
     def _go_on_before(self) -> None:
         try:
             self._do_before()

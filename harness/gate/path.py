@@ -55,10 +55,13 @@ class ConnectionView:
 class Operation:
     """What is armed for one operation, and the statements that have come in it."""
 
-    def __init__(self, name: str, armed: Sequence[Rule], step_every_statement: bool) -> None:
+    def __init__(
+        self, name: str, armed: Sequence[Rule], step_every_statement: bool, first_step: int = 1
+    ) -> None:
         self.name = name
         self.rules = tuple(armed)
         self.steps = step_every_statement
+        self.first_step = first_step
         self.count = 0
         self.statements: deque[Statement] = deque(maxlen=_MAX_RECORDS)
         self.fired: set[int] = set()
@@ -71,7 +74,7 @@ class Operation:
         statement.ordinal = self.count
         statement.operation = self.name
         self.statements.append(statement)
-        actions: list[Action] = [ParkBefore()] if self.steps else []
+        actions: list[Action] = [ParkBefore()] if self.steps and self.count >= self.first_step else []
         for number, rule in enumerate(self.rules):
             if self._applies(number, rule, statement):
                 self._matched.setdefault(statement, []).append(number)
@@ -130,12 +133,19 @@ class GatePath:
     # -- operations -----------------------------------------------------------------------------------------
 
     def begin_operation(
-        self, name: str, rules: Sequence[Rule] = (), step_every_statement: bool = False
+        self,
+        name: str,
+        rules: Sequence[Rule] = (),
+        step_every_statement: bool = False,
+        first_step: int = 1,
     ) -> None:
-        """Statements are counted from 1 again, and these rules apply until the operation ends."""
+        """Statements are counted from 1 again, and these rules apply until the operation ends.
+
+        `first_step`: the first statement that is held where every statement is.
+        """
         with self._lock:
             self._gate.check()
-            self._operation = Operation(name, rules, step_every_statement)
+            self._operation = Operation(name, rules, step_every_statement, first_step)
 
     def end_operation(self) -> tuple[StatementRecord, ...]:
         """Nothing is armed any more. What is parked stays parked until it is released, lost or cut."""
@@ -150,6 +160,11 @@ class GatePath:
         """Those of the operation that have come so far; outside of one, those since the last ended."""
         with self._lock:
             return tuple(statement.record() for statement in self._operation.statements)
+
+    def statements_from(self, ordinal: int) -> tuple[StatementRecord, ...]:
+        """Those of the operation from this one on."""
+        with self._lock:
+            return tuple(s.record() for s in self._operation.statements if s.ordinal >= ordinal)
 
     @property
     def statement_count(self) -> int:
@@ -177,6 +192,11 @@ class GatePath:
             return None if found is None else _view(found[1])
 
     @property
+    def is_parked(self) -> bool:
+        """Whether anything waits here; cheaper than looking at it."""
+        return any(each.parked is not None for each in self._connections)
+
+    @property
     def all_parked(self) -> tuple[ParkedStatement, ...]:
         with self._lock:
             held = [each.parked for each in self._connections]
@@ -190,6 +210,11 @@ class GatePath:
     def lose_parked_request(self, how: CutHow = "fin") -> None:
         with self._lock:
             self._required_parked("before")[0].lose_held_request(how)
+
+    def release_and_lose_reply(self) -> None:
+        """Let a statement that is parked before go to the server, and end the connection when it is answered."""
+        with self._lock:
+            self._required_parked("before")[0].release_and_lose_reply()
 
     def lose_parked_reply(self, how: CutHow = "fin") -> None:
         with self._lock:

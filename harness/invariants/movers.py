@@ -127,10 +127,11 @@ def acts_on(call: Call, job: JobId, token: int | None = None) -> bool:
 
 
 def _reply_about(call: Call, reply: Reply, job: JobId) -> Reply:
-    for claim, item in zip(call.claims, reply.items, strict=False):
-        if claim.job == job:
-            return item
-    return reply
+    about = [item for claim, item in zip(call.claims, reply.items, strict=False) if claim.job == job]
+    if not about:
+        return reply
+    # A batch may hold several claims of one job: what any of them did, the call did.
+    return next((item for item in about if item.outcome is not Outcome.REFUSED), about[0])
 
 
 def _may_have_happened_unseen(reply: Reply) -> bool:

@@ -61,6 +61,8 @@ def step_to_json(
             "started": call.started_step == step.number,
             "status": step.status.value if step.status else None,
         }
+        if call.faults and call.started_step == step.number:
+            data["statement_faults"] = list(call.faults)
         if call.worker_name != call.actor:
             data["worker_name"] = call.worker_name
         if step.checkpoint is not None:

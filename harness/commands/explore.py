@@ -1,0 +1,223 @@
+"""`fencepost explore`: try the orders in which a few actors' statements can happen."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from fencepost.harness.commands.options import (
+    EXIT_FAIL,
+    EXIT_INCONCLUSIVE,
+    EXIT_PASS,
+    add_lab_options,
+    add_queue_option,
+    add_trace_option,
+    console_for_text,
+    lab_options,
+)
+from fencepost.harness.errors import UsageError
+from fencepost.harness.explore.findings import Finding, find
+from fencepost.harness.explore.program import Program, parse
+from fencepost.harness.explore.real import FAULTS, QueueExecutor, check_program, close_stages
+from fencepost.harness.explore.result import Result
+from fencepost.harness.explore.scale import Here, Workers, dask, processes
+from fencepost.harness.explore.search import explore
+from fencepost.harness.explore.strategies import DEFAULT_DEPTH, STRATEGIES, make_strategy
+from fencepost.harness.explore.tally import Tally
+from fencepost.harness.explore.telling import told
+from fencepost.harness.loading import load_queue
+from fencepost.harness.trace.format import ensure_trace_dir, write_trace
+
+ENGINES: Final = ("local", "dask")
+DEFAULT_BUDGET: Final = 5_000
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "explore", help="try the orders in which a few actors' statements can happen"
+    )
+    add_queue_option(parser)
+    parser.add_argument(
+        "--ops", required=True, metavar="OPS", help='who does what, as "A:claim,complete B:claim R:reap"'
+    )
+    parser.add_argument("--faults", default="", metavar="LIST", help=f"any of {', '.join(sorted(FAULTS))}")
+    parser.add_argument(
+        "--enqueue", type=_count, default=1, metavar="N", help="jobs there at the start (default: 1)"
+    )
+    parser.add_argument(
+        "--strategy", default="reduced", metavar="|".join(STRATEGIES), help="default: reduced"
+    )
+    parser.add_argument(
+        "--budget", type=_count, default=DEFAULT_BUDGET, metavar="N", help="the most orders to run"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of pct and random (default: 0)")
+    parser.add_argument(
+        "--depth", type=_count, default=DEFAULT_DEPTH, metavar="N", help="pct: the bug depth (default: 3)"
+    )
+    parser.add_argument("--first", action="store_true", help="stop after the batch with the first failure")
+    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="worker processes (default: 1)")
+    parser.add_argument("--engine", default="local", metavar="|".join(ENGINES), help="default: local")
+    parser.add_argument("--address", default=None, metavar="ADDRESS", help="of a Dask scheduler")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_lab_options(parser)
+    add_trace_option(parser)
+    parser.set_defaults(perform=perform)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1 on")
+    return int(text)
+
+
+def perform(arguments: argparse.Namespace) -> int:
+    program = parse(arguments.ops, arguments.faults, jobs=arguments.enqueue, known_faults=FAULTS)
+    loaded = load_queue(arguments.queue)
+    check_program(program, loaded.queue.capabilities)
+    strategy = make_strategy(
+        arguments.strategy, program, budget=arguments.budget, seed=arguments.seed, depth=arguments.depth
+    )
+    executor = QueueExecutor(arguments.queue, lab_options(arguments))
+    directory = ensure_trace_dir(arguments.trace_dir)
+    try:
+        with _workers(arguments, executor, program) as workers, _progress() as progress:
+            started = time.perf_counter()
+            result = explore(program, strategy, workers, stop_at_first=arguments.first, progress=progress)
+            elapsed_s = time.perf_counter() - started
+        finding = None
+        if result.shortest is not None:
+            finding = find(executor, program, result.shortest.schedule, result.shortest.outcome)
+    finally:
+        close_stages()
+    paths = write_traces(finding, directory) if finding is not None else []
+    console = console_for_text()
+    if arguments.json:
+        console.print(json.dumps(_as_json(result, finding, paths, elapsed_s)))
+    else:
+        console.print(
+            "\n".join(
+                [*result.lines(), f"  {result.tally.runs / elapsed_s:,.0f} schedules/s", *_missing(result)]
+            )
+        )
+        if finding is not None:
+            console.print(
+                "\n".join(
+                    [
+                        "",
+                        *told(finding, replay_command(finding.text, arguments.queue)),
+                        "",
+                        *(f"trace {p}" for p in paths),
+                    ]
+                )
+            )
+    return exit_code_of(result)
+
+
+@contextlib.contextmanager
+def _workers(arguments: argparse.Namespace, executor: QueueExecutor, program: Program) -> Iterator[Workers]:
+    if arguments.engine not in ENGINES:
+        raise UsageError(f"--engine {arguments.engine}: give one of {', '.join(ENGINES)}.")
+    if arguments.address is not None and arguments.engine != "dask":
+        raise UsageError("--address is where a Dask scheduler is: use it with --engine dask.")
+    if arguments.engine == "dask":
+        with dask(executor, program, arguments.address, max(arguments.jobs, 2)) as workers:
+            yield workers
+        return
+    opened: Workers
+    opened = Here(executor, program) if arguments.jobs == 1 else processes(executor, program, arguments.jobs)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+class _Line:
+    """The live line; on a terminal only."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._started = time.perf_counter()
+
+    def __call__(self, tally: Tally) -> None:
+        rate = tally.runs / max(time.perf_counter() - self._started, 1e-9)
+        self._live.update(
+            Text(
+                f"{tally.runs:,} schedules, {rate:,.0f}/s, {len(tally.outcomes)} distinct outcomes, "
+                f"depth {tally.longest}, {tally.failed:,} failures"
+            )
+        )
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[_Line | None]:
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield None
+        return
+    with Live(Text("starting a server"), console=console, transient=True) as live:
+        yield _Line(live)
+
+
+def exit_code_of(result: Result) -> int:
+    if result.tally.failed:
+        return EXIT_FAIL
+    return EXIT_PASS if result.conclusive else EXIT_INCONCLUSIVE
+
+
+def _missing(result: Result) -> list[str]:
+    if result.conclusive or result.differences or result.missing:
+        return []
+    return ["  inconclusive: the budget was spent before every order had been tried; give a larger --budget"]
+
+
+def replay_command(text: str, queue: str) -> str:
+    return shlex.join(["fencepost", "replay", text, "--queue", queue])
+
+
+def write_traces(finding: Finding, directory: Path) -> list[Path]:
+    paths = [directory / "explore-failing.jsonl"]
+    write_trace(finding.failing.trace, paths[0])
+    if finding.passing is not None:
+        paths.append(directory / "explore-nearest-passing.jsonl")
+        write_trace(finding.passing.trace, paths[1])
+    return paths
+
+
+def _as_json(result: Result, finding: Finding | None, paths: list[Path], elapsed_s: float) -> dict[str, Any]:
+    tally = result.tally
+    told: dict[str, Any] = {
+        "program": result.program,
+        "strategy": result.strategy,
+        "basis": result.basis,
+        "complete": result.complete,
+        "conclusive": result.conclusive,
+        "runs": tally.runs,
+        "outcomes": len(tally.outcomes),
+        "failing_runs": tally.failed,
+        "first_failure": tally.first_failure,
+        "fingerprint": f"{tally.fingerprint:016x}",
+        "nondeterminism": [str(difference) for difference in result.differences],
+        "missing": list(result.missing),
+        "schedules_per_s": round(tally.runs / elapsed_s, 1),
+    }
+    if finding is not None:
+        told["failure"] = {
+            "schedule": finding.text,
+            "broken": list(finding.broken),
+            "steps": len(finding.shrunk.run.steps),
+            "minimal": finding.shrunk.minimal,
+            "replays": finding.replays,
+            "nearest_passing": finding.near_text,
+            "traces": [str(path) for path in paths],
+        }
+    return told

@@ -1,0 +1,573 @@
+"""Runs orders of steps on a real queue: actors behind the gate, one statement a step.
+
+Fast, because the search is only as good as the number of orders it can try: connections and actors stay open between
+orders, rows are looked at only after something can have been committed, and this thread runs the gate itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing.util import Finalize
+from types import MappingProxyType
+from typing import Final
+
+from fencepost.harness.actors.messages import Request
+from fencepost.harness.adapter import (
+    GUARD_PASSED,
+    OPERATION_NEEDS,
+    Capability,
+    Claim,
+    JobId,
+    JobState,
+    Json,
+    Observation,
+)
+from fencepost.harness.adapter import Outcome as Answered
+from fencepost.harness.bench import AdapterBroke
+from fencepost.harness.errors import FencepostError, UsageError
+from fencepost.harness.explore.dependency import CLOCK, IDLE, Transaction, ended, statement
+from fencepost.harness.explore.executor import Choice, Outcome, Status, StepResult
+from fencepost.harness.explore.footprint import NOTHING, Access, Footprint, Mode
+from fencepost.harness.explore.program import Program
+from fencepost.harness.explore.stage import PRODUCER, Flight, Seated, Stage
+from fencepost.harness.gate.rules import LoseReply, LoseRequest, Rule, StatementNumber
+from fencepost.harness.gate.statements import StatementRecord
+from fencepost.harness.history import Call, CallStatus, Reply, Step, StepKind
+from fencepost.harness.invariants import Invariant, applicable
+from fencepost.harness.lab import Lab, LabOptions
+from fencepost.harness.wire import headline
+
+EXPIRE, CRASH, LOSE_REPLY, LOSE_REQUEST = "expire", "crash", "lose-reply", "lose-request"
+FAULTS: Final = frozenset({EXPIRE, CRASH, LOSE_REPLY, LOSE_REQUEST})
+TTL_S: Final = 60.0
+PAST_EVERY_LEASE_S: Final = 61.0
+KEY: Final = "k"
+"""Of every job that is enqueued in the program itself: what is explored is one submission made twice."""
+
+ARGUMENTS: Mapping[str, Mapping[str, Json]] = MappingProxyType(
+    {
+        "enqueue": {"payload": {}, "key": KEY},
+        "claim": {"ttl_s": TTL_S},
+        "heartbeat": {"ttl_s": TTL_S},
+        "fail": {"error": "boom"},
+    }
+)
+UNDER_A_CLAIM: Final = frozenset({"heartbeat", "complete", "fail"})
+SKIPPED: Final = "skipped: no claim"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueExecutor:
+    """Picklable: a worker process elsewhere starts its own server and keeps it for all programs."""
+
+    queue_path: str
+    options: LabOptions
+
+    def open(self, program: Program) -> RealExecution:
+        return RealExecution(_warm_stages().stage(self), program)
+
+
+class _WarmStages(threading.local):
+    """Of one thread: a lab for each way of running one, and a stage in it for each queue."""
+
+    def __init__(self) -> None:
+        self._labs: dict[LabOptions, Lab] = {}
+        self._stages: dict[QueueExecutor, Stage] = {}
+        self._close = Finalize(None, self.close, exitpriority=5)
+
+    def stage(self, executor: QueueExecutor) -> Stage:
+        if executor not in self._stages:
+            if executor.options not in self._labs:
+                self._labs[executor.options] = Lab(executor.options)
+            self._stages[executor] = Stage(executor.queue_path, self._labs[executor.options])
+        return self._stages[executor]
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for lab in self._labs.values():
+                stack.callback(lab.close)
+            for stage in self._stages.values():
+                stack.callback(stage.close)
+        self._labs.clear()
+        self._stages.clear()
+
+
+@cache
+def _warm_stages() -> _WarmStages:
+    return _WarmStages()
+
+
+def close_stages() -> None:
+    """Of this thread; the next program opens a new one."""
+    _warm_stages().close()
+
+
+def check_program(program: Program, capabilities: frozenset[Capability]) -> None:
+    """Raises UsageError where the queue lacks an operation."""
+    for actor in program.actors:
+        for operation in actor.operations:
+            need = OPERATION_NEEDS[operation]
+            if need is not None and need not in capabilities:
+                raise UsageError(f"--ops: {actor.name} is to {operation}, and the queue lacks {need}.")
+        if actor.name == PRODUCER:
+            raise UsageError(
+                f"--ops: {PRODUCER} enqueues the jobs that are there at the start; take another name."
+            )
+
+
+@dataclass(slots=True)
+class Part:
+    """What one actor of the program has done so far in this order."""
+
+    operations: tuple[str, ...]
+    at: int = 0
+    flight: Flight | None = None
+    claim: Claim | None = None
+    gone: bool = False
+    answers: dict[int, str] = field(default_factory=dict)
+
+
+class RealExecution:
+    def __init__(self, stage: Stage, program: Program) -> None:
+        check_program(program, stage.bench.capabilities)
+        self._stage = stage
+        self._program = program
+        self._bench = stage.bench
+        self._parts: dict[str, Part] = {}
+        self._observation = Observation(0)
+        self._broke = False
+        self._reports_checkpoints = Capability.CHECKPOINTS in self._bench.capabilities
+
+    def close(self) -> None:
+        """The stage stays, for the next program."""
+        self._end_flights()
+
+    # -- a run ------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        self._end_flights()
+        self._bench.reset()
+        self._parts = {actor.name: Part(actor.operations) for actor in self._program.actors}
+        self._faults = {fault.name: fault.times for fault in self._program.faults}
+        self._invariants: tuple[Invariant, ...] = tuple(applicable(self._bench.capabilities))
+        self._transactions: dict[int, Transaction] = {}
+        self._names: dict[JobId, str] = {}
+        self._claims: list[Claim] = []
+        self._steps = 0
+        self._calls = 0
+        self._broken: set[str] = set()
+        self._missing: set[str] = set()
+        if not self._observation.at_us:
+            self._observation = self._bench.observe()
+        # The rows are gone, so nothing is there: as true as a look, and free.
+        self._observation = Observation(self._observation.at_us)
+        for _ in range(self._program.jobs):
+            self._submit()
+        for part in self._parts.values():
+            self._skip(part)
+
+    def _submit(self) -> None:
+        before = self._observation
+        call = self._call(PRODUCER, "enqueue", {"payload": {}}, ())
+        call.reply = self._stage.producer.perform(Request("enqueue", call.arguments))
+        self._note_reply(call.reply)
+        if call.reply.outcome is not Answered.ACCEPTED:
+            raise FencepostError(f"a job could not be enqueued: {call.reply.message or call.reply.reason}")
+        after = self._look()
+        self._judge(
+            Step(
+                self._next(),
+                StepKind.CALL,
+                before,
+                after,
+                call=call,
+                status=CallStatus.ANSWERED,
+                actor=PRODUCER,
+            )
+        )
+
+    def _end_flights(self) -> None:
+        flights = [part.flight for part in self._parts.values() if part.flight is not None]
+        self._parts = {}
+        if self._broke:
+            self._broke = False
+            self._stage.abandon()
+        elif flights:
+            self._stage.finish(flights)
+
+    def enabled(self) -> tuple[Choice, ...]:
+        moves: list[Choice] = []
+        for name, part in self._parts.items():
+            if part.gone or (part.flight is None and part.at >= len(part.operations)):
+                continue
+            if part.flight is not None and part.flight.status is CallStatus.BLOCKED:
+                continue
+            moves.append(Choice(name))
+            moves += [
+                Choice(name, fault) for fault in (CRASH, LOSE_REPLY, LOSE_REQUEST) if self._faults.get(fault)
+            ]
+        if self._faults.get(EXPIRE):
+            moves.append(Choice(EXPIRE))
+        return tuple(sorted(moves))
+
+    def take(self, choice: Choice) -> StepResult:
+        try:
+            if choice.thread == EXPIRE:
+                return self._expire(choice)
+            if choice.variant == CRASH:
+                return self._crash(choice)
+            return self._move(choice)
+        except BaseException:
+            self._broke = True
+            raise
+
+    # -- an actor moves ---------------------------------------------------------------------------------------
+
+    def _move(self, choice: Choice) -> StepResult:
+        part = self._parts[choice.thread]
+        struck = NOTHING
+        if choice.variant:
+            self._faults[choice.variant] -= 1
+            struck = _strikes(choice.variant)
+        flight = part.flight
+        if flight is None:
+            flight = self._start(choice, part)
+        else:
+            flight.status = None
+            path = flight.seated.path
+            if choice.variant == LOSE_REPLY:
+                path.release_and_lose_reply()
+            elif choice.variant == LOSE_REQUEST:
+                path.lose_parked_request()
+            else:
+                path.release()
+        place = flight.place
+        self._stage.settle([flight])
+        sql, touched = self._new_statements(flight)
+        if choice.variant:
+            touched |= self._lost(flight)
+        freed, touched = self._free(touched, flight)
+        return self._record(choice, part, flight, place, sql, touched | struck, freed)
+
+    def _start(self, choice: Choice, part: Part) -> Flight:
+        operation = part.operations[part.at]
+        claims = (part.claim,) if operation in UNDER_A_CLAIM and part.claim is not None else ()
+        arguments: dict[str, Json] = dict(ARGUMENTS.get(operation, {}))
+        if operation == "enqueue" and Capability.IDEMPOTENCY_KEY not in self._bench.capabilities:
+            del arguments["key"]
+        if operation == "cancel":
+            arguments["job"] = next(iter(self._names))
+        seated = self._stage.seat(choice.thread)
+        call = self._call(choice.thread, operation, arguments, claims)
+        flight = part.flight = Flight(call, seated, part.at)
+        seated.path.begin_operation(
+            operation, _armed(choice.variant), step_every_statement=True, first_step=2
+        )
+        seated.actor.submit(Request(operation, arguments, claims))
+        return flight
+
+    def _call(
+        self, name: str, operation: str, arguments: Mapping[str, Json], claims: tuple[Claim, ...]
+    ) -> Call:
+        self._calls += 1
+        now_us = self._observation.at_us
+        return Call(self._calls, name, name, operation, arguments, claims, self._steps + 1, now_us, now_us)
+
+    def _new_statements(self, flight: Flight) -> tuple[str, Footprint]:
+        """What passed since the last look, and what it touched."""
+        touched = NOTHING
+        headlines: list[str] = []
+        for record in flight.seated.path.statements_from(flight.told + 1):
+            if record.fate == "at the gate":
+                break  # parked: it belongs to the next step
+            headlines.append(headline(record.sql))
+            flight.seated.pids.add(record.pid)
+            touched |= self._touched(record)
+            if record.answer == "pending":
+                break
+            flight.told = record.ordinal
+        return "; ".join(headlines), touched
+
+    def _touched(self, record: StatementRecord) -> Footprint:
+        """Keeps the session's transaction up to date as well."""
+        before = self._transactions.get(record.pid, IDLE)
+        if record.fate == "request lost":
+            return NOTHING
+        seen, after = statement(record.sql, record.parameters, before, self._stage.catalog)
+        if record.answer == "pending":
+            return seen  # it waits: what it has read and asked for counts, that it is over does not yet
+        if record.answer.startswith("error"):
+            # The transaction is over for everybody else, whatever its client does next.
+            open_one = Transaction(True, before.touched | seen)
+            self._transactions[record.pid] = IDLE if record.transaction == "I" else Transaction(True)
+            return seen | ended(open_one, committed=False)
+        self._transactions[record.pid] = after
+        return seen
+
+    def _lost(self, flight: Flight) -> Footprint:
+        """Its connection was ended with the answer or the request: the server rolls back what is open."""
+        seated = flight.seated
+        seated.stale = True
+        records = seated.path.statements
+        pids = [
+            r.pid for r in records if r.fate in ("request lost", "reply lost", "connection ended") and r.pid
+        ]
+        self._stage.orphan(pids)
+        return self._rolled_back(pids)
+
+    def _rolled_back(self, pids: Sequence[int]) -> Footprint:
+        touched = NOTHING
+        for pid in pids:
+            touched |= ended(self._transactions.pop(pid, IDLE), committed=False)
+        return touched
+
+    def _free(self, touched: Footprint, mover: Flight | None) -> tuple[list[Flight], Footprint]:
+        """Who waited and now does not, with what they touched by going on."""
+        blocked = [
+            part.flight
+            for part in self._parts.values()
+            if part.flight is not None
+            and part.flight is not mover
+            and part.flight.status is CallStatus.BLOCKED
+        ]
+        if not blocked or not (touched.unknown or any(a.mode in _FREEING for a in touched.accesses)):
+            return [], touched
+        for flight in blocked:
+            flight.status = None
+        self._stage.settle(blocked)
+        freed = [flight for flight in blocked if flight.status is not CallStatus.BLOCKED]
+        for flight in freed:
+            touched |= self._new_statements(flight)[1]
+        return sorted(freed, key=lambda flight: flight.call.actor), touched
+
+    def _record(
+        self,
+        choice: Choice,
+        part: Part,
+        flight: Flight,
+        place: int,
+        sql: str,
+        touched: Footprint,
+        freed: Sequence[Flight],
+    ) -> StepResult:
+        before = self._observation
+        after = self._look() if _may_have_committed(touched) else before
+        said = self._step(StepKind.CALL, flight, before, after)
+        for other in freed:
+            heard = self._step(StepKind.FREED, other, before, after)
+            if heard:
+                said = f"{said}; {other.call.actor}: {heard}".lstrip("; ")
+        return StepResult(
+            choice,
+            _STATUS[flight.status],
+            flight.call.operation,
+            place,
+            sql,
+            said,
+            tuple(other.call.actor for other in freed),
+            touched,
+        )
+
+    def _step(self, kind: StepKind, flight: Flight, before: Observation, after: Observation) -> str:
+        """Let the invariants see it, and note the answer where it brought one."""
+        call = flight.call
+        number = self._next()
+        if before is not after or flight.status is CallStatus.ANSWERED:
+            self._judge(Step(number, kind, before, after, call=call, status=flight.status, actor=call.actor))
+        if flight.status is not CallStatus.ANSWERED:
+            return ""
+        assert call.reply is not None
+        part = self._parts[call.actor]
+        self._note_reply(call.reply)
+        if call.reply.outcome is Answered.UNKNOWN:
+            flight.seated.stale = True
+        if call.reply.claims:
+            part.claim = call.reply.claims[-1]
+        said = self._said(call.reply)
+        part.answers[flight.place] = said
+        part.flight = None
+        part.at = flight.place + 1
+        self._skip(part)
+        return said
+
+    def _skip(self, part: Part) -> None:
+        """What acts under a claim is left out by an actor that has none."""
+        while part.at < len(part.operations) and (
+            (part.operations[part.at] in UNDER_A_CLAIM and part.claim is None)
+            or (part.operations[part.at] == "cancel" and not self._names)
+        ):
+            part.answers[part.at] = SKIPPED
+            part.at += 1
+
+    # -- faults -----------------------------------------------------------------------------------------------
+
+    def _crash(self, choice: Choice) -> StepResult:
+        part = self._parts[choice.thread]
+        self._faults[CRASH] -= 1
+        flight, place = part.flight, part.at
+        operation = part.operations[place]
+        touched = _strikes(CRASH)
+        seated = flight.seated if flight is not None else self._stage.seat(choice.thread)
+        pids = [view.pid for view in seated.path.connections]
+        self._stage.end_connections(flight, seated)
+        touched |= self._rolled_back(pids)
+        part.gone, part.flight = True, None
+        part.answers[place] = "crashed"
+        freed, touched = self._free(touched, None)
+        before = self._observation
+        after = self._look()
+        self._judge(Step(self._next(), StepKind.FAULT, before, after, actor=choice.thread, fault="kill"))
+        if flight is not None:
+            flight.call.reply = Reply(Answered.UNKNOWN, reason="killed")
+            self._judge(
+                Step(
+                    self._next(),
+                    StepKind.FREED,
+                    before,
+                    after,
+                    call=flight.call,
+                    status=CallStatus.ANSWERED,
+                    actor=choice.thread,
+                )
+            )
+        said = "; ".join(
+            f"{other.call.actor}: {heard}"
+            for other in freed
+            if (heard := self._step(StepKind.FREED, other, before, after))
+        )
+        names = tuple(other.call.actor for other in freed)
+        return StepResult(choice, Status.GONE, operation, place, "", said, names, touched)
+
+    def _expire(self, choice: Choice) -> StepResult:
+        self._faults[EXPIRE] -= 1
+        before = self._observation
+        time = self._bench.lease_time
+        if time.how == "expire":
+            said = self._expire_rows(before)
+        else:
+            self._clock_step(before, lambda: time.advance(PAST_EVERY_LEASE_S))
+            said = f"clock+{PAST_EVERY_LEASE_S:g}s"
+        touched = Footprint(frozenset({Access(CLOCK, Mode.SET)}), unknown=time.how == "expire")
+        return StepResult(choice, Status.STRUCK, "", -1, "", said, (), touched)
+
+    def _expire_rows(self, before: Observation) -> str:
+        told: list[str] = []
+        for number, claim in enumerate(self._claims, 1):
+            view = before.by_job.get(claim.job)
+            if view is None or view.state is not JobState.LEASED or view.token not in (None, claim.token):
+                continue
+            try:
+                self._clock_step(
+                    self._observation,
+                    lambda claim=claim, until=view.lease_until_us: self._bench.lease_time.pass_lease(
+                        claim, until
+                    ),
+                )
+            except AdapterBroke as error:
+                self._missing.add(str(error))
+            told.append(f"clock>#{number}")
+        return " | ".join(told)
+
+    def _clock_step(self, before: Observation, move: object) -> None:
+        assert callable(move)
+        clock = move()
+        after = self._look()
+        self._judge(Step(self._next(), StepKind.CLOCK, before, after, clock=clock))
+
+    # -- what is seen -----------------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        self._steps += 1
+        return self._steps
+
+    def _look(self) -> Observation:
+        self._observation = self._bench.observe()
+        for part in self._parts.values():
+            flight = part.flight
+            if flight is not None and flight.status is not CallStatus.ANSWERED and self._unjudged(flight):
+                flight.call.unguarded_until_us = self._observation.at_us
+        return self._observation
+
+    def _unjudged(self, flight: Flight) -> bool:
+        """Whether its write has surely not been judged yet, as the runner decides it."""
+        if GUARD_PASSED in flight.call.passed:
+            return False
+        return flight.status is CallStatus.BLOCKED or self._reports_checkpoints
+
+    def _judge(self, step: Step) -> None:
+        for invariant in self._invariants:
+            if invariant.judge(step) is not None:
+                self._broken.add(invariant.name)
+
+    def _note_reply(self, reply: Reply) -> None:
+        for job in (reply.job, *(claim.job for claim in reply.claims)):
+            if job is not None:
+                self._name(job)
+        self._claims.extend(reply.claims)
+
+    def _name(self, job: JobId) -> str:
+        return self._names.setdefault(job, f"j{len(self._names) + 1}")
+
+    def _said(self, reply: Reply) -> str:
+        words = [reply.outcome.value]
+        if reply.reason:
+            words.append(reply.reason)
+        if reply.repeated:
+            words.append("repeated")
+        if reply.job is not None:
+            words.append(self._name(reply.job))
+        words += [f"{self._name(claim.job)} under token {claim.token}" for claim in reply.claims]
+        if reply.count is not None:
+            words.append(f"{reply.count} reaped")
+        words += [self._said(item) for item in reply.items]
+        return " ".join(words)
+
+    def finish(self) -> Outcome:
+        seen = self._observation
+        rows = tuple(
+            (self._name(v.job), v.state.value, v.token, v.attempts, v.holder, v.key) for v in seen.jobs
+        )
+        ledger = tuple((self._name(e.job), e.token, e.worker) for e in seen.ledger)
+        answers = tuple(
+            f"{name} {operation}: {part.answers.get(place, 'never done')}"
+            for name, part in self._parts.items()
+            for place, operation in enumerate(part.operations)
+        )
+        state = (tuple(sorted(rows, key=str)), tuple(sorted(ledger, key=str)))
+        return Outcome(state, answers, tuple(sorted(self._broken)), tuple(sorted(self._missing)))
+
+
+_STATUS: Final[Mapping[CallStatus | None, Status]] = {
+    CallStatus.ANSWERED: Status.ANSWERED,
+    CallStatus.PARKED: Status.PARKED,
+    CallStatus.BLOCKED: Status.BLOCKED,
+}
+_FREEING: Final = frozenset({Mode.PUBLISH, Mode.RELEASE})
+
+
+def _may_have_committed(touched: Footprint) -> bool:
+    return touched.unknown or any(access.mode is Mode.PUBLISH for access in touched.accesses)
+
+
+def _strikes(fault: str) -> Footprint:
+    """Faults of a kind are counted for all actors together: whoever meets one takes it from the others."""
+    return Footprint(frozenset({Access(f"fault {fault}", Mode.SET)}))
+
+
+def _armed(variant: str) -> tuple[Rule, ...]:
+    if variant == LOSE_REPLY:
+        return (Rule(StatementNumber(1), LoseReply()),)
+    if variant == LOSE_REQUEST:
+        return (Rule(StatementNumber(1), LoseRequest()),)
+    return ()
+
+
+def stage_of(execution: RealExecution) -> Stage:
+    return execution._stage
+
+
+__all__ = ["FAULTS", "QueueExecutor", "RealExecution", "Seated", "check_program", "close_stages", "stage_of"]

@@ -1,0 +1,33 @@
+"""The strategies by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fencepost.harness.errors import UsageError
+from fencepost.harness.explore.exhaustive import Exhaustive
+from fencepost.harness.explore.pct import Pct
+from fencepost.harness.explore.program import Program
+from fencepost.harness.explore.random_walk import RandomWalk
+from fencepost.harness.explore.real import EXPIRE
+from fencepost.harness.explore.reduced import Reduced
+from fencepost.harness.explore.strategy import Strategy
+
+STRATEGIES: Final = ("exhaustive", "reduced", "pct", "random")
+DEFAULT_DEPTH: Final = 3
+
+
+def make_strategy(
+    name: str, program: Program, *, budget: int, seed: int = 0, depth: int = DEFAULT_DEPTH
+) -> Strategy:
+    match name:
+        case "exhaustive":
+            return Exhaustive(budget)
+        case "reduced":
+            return Reduced(budget)
+        case "pct":
+            at_steps = sum(fault.times for fault in program.faults if fault.name != EXPIRE)
+            return Pct(budget, seed, depth, at_steps)
+        case "random":
+            return RandomWalk(budget, seed)
+    raise UsageError(f"--strategy {name}: give one of {', '.join(STRATEGIES)}.")

@@ -1,0 +1,95 @@
+"""One test's worth of the state machine on one queue: with a profile, a seed, and what is told of a finding."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import hypothesis
+from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.stateful import run_state_machine_as_test
+
+from fencepost.harness.bench import Run
+from fencepost.harness.lab import Lab
+from fencepost.harness.loading import LoadedQueue
+from fencepost.harness.machine import Found, ProvedNothing, Tally, machine_on
+from fencepost.harness.pinning import pinned
+from fencepost.harness.scenario_text import scenario_text
+from fencepost.harness.schedule import parse_schedule
+from fencepost.harness.story import failure_text
+from fencepost.harness.trace.format import ensure_trace_dir, write_trace
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What came of it. `found` is the shrunk example, where something was found."""
+
+    tally: Tally
+    found: Found | None = None
+    proved_nothing: ProvedNothing | None = None
+
+
+def look(
+    lab: Lab,
+    loaded: LoadedQueue,
+    settings: hypothesis.settings,
+    seed: int,
+    *,
+    trace_path: Path | None = None,
+    wanted: str | None = None,
+    known: Collection[str] = (),
+) -> Looked:
+    """Run the machine on this queue until it finds something that is not `known`, or is through."""
+    if isinstance(settings.database, DirectoryBasedExampleDatabase):
+        # By queue: an example that fails on one and passes on another would be thrown away there.
+        kept = DirectoryBasedExampleDatabase(Path(settings.database.path) / loaded.queue.name)
+        settings = hypothesis.settings(settings, database=kept)
+
+    def tell(run: Run) -> str:
+        return finding_text(run, loaded.path, trace_path)
+
+    with pinned(lab.core):
+        machine, tally = machine_on(lab.bench(loaded), tell, wanted=wanted, known=known)
+        try:
+            run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=settings)
+        except Found as found:
+            return Looked(tally, found=found)
+        except ProvedNothing as nothing:
+            return Looked(tally, proved_nothing=nothing)
+    return Looked(tally)
+
+
+def finding_text(run: Run, queue_path: str, trace_path: Path | None) -> str:
+    """What broke, the steps, the schedule, and the same as a scenario ready to paste."""
+    text = run.trace.header["schedule"]
+    told = None
+    if trace_path is not None:
+        ensure_trace_dir(trace_path.parent)
+        write_trace(run.trace, trace_path)
+        told = os.path.relpath(trace_path)
+    if text is None:
+        return failure_text(run.trace, "there is no schedule: the first step broke", told)
+    command = shlex.join(["fencepost", "replay", text, "--queue", queue_path])
+    schedule = parse_schedule(text)
+    scenario = "\n".join(f"    {line}".rstrip() for line in scenario_text(schedule, run.trace).splitlines())
+    return "\n".join(
+        (
+            failure_text(_without_drain(run).trace, command, told),
+            f"schedule, {len(schedule)} steps:",
+            f"    {text}",
+            "the same as a scenario:",
+            scenario,
+        )
+    )
+
+
+def _without_drain(run: Run) -> Run:
+    """A finding is told by the steps that led to it, unless the drain is where it showed."""
+    showed = [step for step in run.trace.steps if step.get("violated")]
+    if showed and showed[0].get("drain"):
+        return run
+    kept = tuple(step for step in run.trace.steps if not step.get("drain"))
+    return replace(run, trace=replace(run.trace, steps=kept))

@@ -1,0 +1,81 @@
+"""How many examples each twin takes, and how small its counterexample gets. Minutes: run by `make quality`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from fencepost.harness.adapter import Twin
+from fencepost.harness.lab import Lab, LabOptions
+from fencepost.harness.loading import load_queue
+from fencepost.harness.machine_run import look
+from fencepost.harness.profiles import CI_SEED, PROFILES, SETTINGS
+from fencepost.harness.replay import replay_of
+from fencepost.harness.scenario import Variant, installed_scenarios
+from fencepost.harness.schedule import parse_schedule
+from fencepost.harness.twins import load_suites
+from fencepost.harness.verdict import Verdict
+from fencepost.tests.test_replay import played
+
+RESULTS = Path(__file__).resolve().parents[2] / ".fencepost" / "quality"
+
+STEPS_AT_MOST = 16
+LONGER = {"backoff_not_capped": 60, "backoff_does_not_grow": 60, "lost_last_attempt_never_ends": 20}
+
+pytestmark = pytest.mark.skipif(
+    "FENCEPOST_QUALITY" not in os.environ, reason="takes minutes; `make quality` runs it"
+)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with Lab(LabOptions()) as lab:
+        yield lab
+
+
+@pytest.mark.parametrize(
+    "twin", [t for suite in load_suites() for t in suite.twins], ids=lambda twin: twin.name
+)
+def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin) -> None:
+    ci = PROFILES["ci"]
+    settings = hypothesis.settings(
+        SETTINGS, max_examples=ci.examples, stateful_step_count=ci.steps, database=None
+    )
+    loaded = load_queue(twin.path)
+    looked = look(lab, loaded, settings, CI_SEED + 1, wanted=twin.breaks)
+    if looked.found is None:
+        looked = look(lab, loaded, settings, CI_SEED + 2, wanted=twin.breaks)
+    assert looked.found is not None, f"not found by {twin.breaks}: {looked.tally}"
+    assert looked.tally.in_flight, "operations in flight are part of every search"
+    schedule = parse_schedule(looked.found.run.trace.header["schedule"])
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    told = {
+        "twin": twin.name,
+        "invariant": twin.breaks,
+        "examples": looked.tally.found_at,
+        "steps": len(schedule),
+        "schedule": str(schedule),
+    }
+    (RESULTS / f"{twin.name}.json").write_text(json.dumps(told))
+    lab.put_away(loaded)
+    assert len(schedule) <= LONGER.get(twin.name, STEPS_AT_MOST), str(schedule)
+
+
+def every_variant() -> list[Variant]:
+    return [variant for scenario in installed_scenarios() for variant in scenario.variants()]
+
+
+@pytest.mark.parametrize("variant", every_variant(), ids=lambda variant: variant.name)
+def test_the_schedule_of_every_variant_replays_it(lab: Lab, variant: Variant) -> None:
+    reference = load_queue("reference")
+    run = lab.run(reference, variant)
+    text = run.trace.header["schedule"]
+    again = lab.run(reference, replay_of(parse_schedule(text)))
+    assert again.judgement.verdict is Verdict.PASS, again.judgement.reasons
+    assert again.trace.header["schedule"] == text
+    assert len(played(again.trace)) == len(played(run.trace))
