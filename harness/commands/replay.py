@@ -22,7 +22,6 @@ from fencepost.harness.errors import UsageError
 from fencepost.harness.known import what_failed
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import DEFAULT_QUEUE, load_queue
-from fencepost.harness.plugin import tell_lacking
 from fencepost.harness.replay import replay_of
 from fencepost.harness.schedule import Schedule, parse_schedule
 from fencepost.harness.schedule_of import NoSchedule, schedule_of
@@ -69,7 +68,7 @@ def perform(arguments: argparse.Namespace) -> int:
     with Lab(options) as lab:
         lacking = lab.bench(loaded).lacks(variant)
         if lacking:
-            raise UsageError(f"The schedule cannot be replayed: {tell_lacking(loaded, lacking)}.")
+            raise UsageError(f"The schedule cannot be replayed: {lacking}.")
         runs = [lab.run(loaded, variant) for _ in range(arguments.repeat)]
     path = directory / f"replay{TRACE_SUFFIX}"
     write_trace(runs[-1].trace, path)
