@@ -81,7 +81,7 @@ PRIORITIES = (0, 5)
 STATEMENTS_AT_MOST = 8
 WRITES = ("complete", "fail", "heartbeat")
 LOST = (*WRITES, "claim", "reap", "enqueue")
-LOSSES = ("lose_reply", "lose_request")
+LOSSES = ("lose_reply", "lose_request", "error40001")
 BATCHES = ("twice", "never_was", "others", "claim")
 ENDS = ("cancel", "requeue")
 
@@ -424,7 +424,7 @@ class QueueMachine(RuleBasedStateMachine):
     # -- what goes wrong --------------------------------------------------------------------------------------
 
     def lose_an_answer(self, what: str, loss: str) -> None:
-        """Or the request, at its COMMIT."""
+        """Or the request; or the COMMIT fails."""
         if ODD_ONE_OUT not in self._joined:
             return
         own = self._player.latest_of(ODD_ONE_OUT)
