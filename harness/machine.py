@@ -81,7 +81,7 @@ PRIORITIES = (0, 5)
 STATEMENTS_AT_MOST = 8
 WRITES = ("complete", "fail", "heartbeat")
 LOST = (*WRITES, "claim", "reap", "enqueue")
-LOSSES = ("lose_reply", "lose_request")
+LOSSES = ("lose_reply", "lose_request", "error40001")
 BATCHES = ("twice", "never_was", "others", "claim")
 ENDS = ("cancel", "requeue")
 
@@ -249,6 +249,7 @@ actions = st.one_of(
             operation=st.sampled_from(("claim", *WRITES)),
             pick=picks,
             ttl_s=ttls_s,
+            fresh=st.booleans(),
             where=places,
         )
         for _ in range(4)
@@ -350,13 +351,13 @@ class QueueMachine(RuleBasedStateMachine):
             where=where,
         )
 
-    def work(self, who: str, operation: str, pick: int, ttl_s: float, where: int | None) -> None:
+    def work(self, who: str, operation: str, pick: int, ttl_s: float, fresh: bool, where: int | None) -> None:
         """A claim; or a write under any claim, the latest or one that was lost, by whoever was given it.
 
-        A claim that would find nothing is preceded by an enqueue.
+        `fresh`: a claim that would find nothing is preceded by an enqueue.
         """
         if operation == "claim" or not self._player.claims:
-            if not self._something_due and self.has_room_for_a_job:
+            if fresh and not self._something_due and self.has_room_for_a_job:
                 self._enqueue(PRODUCERS[0])
             self._start(who, "claim", arguments=self._ttl(ttl_s), where=where)
         else:
@@ -423,7 +424,7 @@ class QueueMachine(RuleBasedStateMachine):
     # -- what goes wrong --------------------------------------------------------------------------------------
 
     def lose_an_answer(self, what: str, loss: str) -> None:
-        """Or the request, at its COMMIT."""
+        """Or the request; or the COMMIT fails."""
         if ODD_ONE_OUT not in self._joined:
             return
         own = self._player.latest_of(ODD_ONE_OUT)
@@ -532,10 +533,11 @@ class QueueMachine(RuleBasedStateMachine):
         match how:
             case "twice":
                 return (claim, claim)
-            case "never_was":
-                return (ClaimRef(claim.number, never_was=True), claim)
-        others = [n for n in range(len(self._player.claims), 0, -1) if self._player.owner_of(n) == who]
-        return (*(ClaimRef(n) for n in others if n != claim.number), claim)[-2:]
+        own = [ClaimRef(n) for n in range(1, len(self._player.claims) + 1) if self._player.owner_of(n) == who]
+        others = [ref for ref in own if ref != claim][-2:]
+        if how == "never_was":
+            return (ClaimRef(claim.number, never_was=True), *others, claim)
+        return (*others, claim)
 
     def _ttl(self, ttl_s: float) -> dict[str, float]:
         given = ttl_s != TTLS_S[0] and Capability.LEASE_LENGTH in self._has

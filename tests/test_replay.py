@@ -91,6 +91,19 @@ def test_a_schedule_that_does_not_go_as_it_says_is_inconclusive(
     assert any("not witnessed: each of the schedule's" in reason for reason in run.judgement.reasons)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "P:enqueue | A:claim | clock>A | A:claim | A:complete_batch(#1, #2)",
+        "P:enqueue | A:claim | P:cancel(j1)@before_lock | clock>A | R:reap@before_requeue | P>! | R>",
+    ],
+    ids=["a batch with a lost and a current claim of one job", "a cancel that waited for the reaper"],
+)
+def test_an_order_that_once_raised_a_false_alarm_passes(lab: Lab, reference: LoadedQueue, text: str) -> None:
+    run = lab.run(reference, replay_of(parse_schedule(text)))
+    assert run.judgement.verdict is Verdict.PASS, run.judgement.reasons
+
+
 def test_what_is_no_operation_is_wrong_use(lab: Lab, reference: LoadedQueue) -> None:
     with pytest.raises(UsageError, match="names no operation of a queue"):
         lab.run(reference, replay_of(parse_schedule("A:clam")))

@@ -411,14 +411,15 @@ _NO_LONGER_LEASED = frozenset({JobState.READY, JobState.DELAYED, JobState.FAILED
 
 
 def _may_be_lost(before: JobView, after: JobView | None) -> bool:
-    """Generously: requeued and claimed again within one group, a lost lease shows as another lease."""
+    """Generously: requeued and claimed again within one group, a lost lease shows as another lease; requeued and
+    cancelled by one that waited for the reaper, as a cancelled job."""
     if after is not None and after.state is JobState.LEASED:
         return (before.token, before.holder, before.lease_until_us) != (
             after.token,
             after.holder,
             after.lease_until_us,
         )
-    return after is None or after.state in _NO_LONGER_LEASED
+    return after is None or after.state in _NO_LONGER_LEASED or after.state is JobState.CANCELLED
 
 
 RESTARTS = frozenset(fault.value for fault in ServerFault) - {ServerFault.TERMINATE_BACKEND.value}
