@@ -61,7 +61,7 @@ class _Writing:
             "from fencepost.harness.race import Race",
             "from fencepost.harness.scenario import scenario",
             f"from fencepost.harness.wire import {', '.join(sorted(self._wire))}" if self._wire else None,
-            f"from fencepost.harness.witness import {', '.join({w.partition('(')[0] for w in witnesses})}",
+            f"from fencepost.harness.witness import {', '.join(sorted({w.partition('(')[0] for w in witnesses}))}",
         ]
         head = (
             f"@scenario({f'requires={{{requires}}}, ' if requires else ''}witnesses=[{', '.join(witnesses)}])"
