@@ -31,7 +31,7 @@ def _start_losing(worker: Participant, operation: str, lease: Claim, lost: str) 
 
 @scenario(
     requires={FENCING},
-    witnesses=[answer_lost("A", "complete"), was_accepted("A", "complete"), found_nothing("B")],
+    witnesses=[answer_lost("A", "complete"), answered("A", "complete", times=2), found_nothing("B")],
     each=EACH_LOSS,
     path="gate",
 )
@@ -54,7 +54,7 @@ def complete_is_asked_again(race: Race, lost: str) -> None:
 
 @scenario(
     requires={FENCING, Capability.RETRY},
-    witnesses=[answer_lost("A", "fail"), was_accepted("A", "fail")],
+    witnesses=[answer_lost("A", "fail"), answered("A", "fail", times=2)],
     each=EACH_LOSS,
     path="gate",
 )
@@ -77,7 +77,11 @@ def fail_is_asked_again(race: Race, lost: str) -> None:
 
 @scenario(
     requires={FENCING, HEARTBEAT, Capability.LEASE_LENGTH},
-    witnesses=[answer_lost("A", "heartbeat"), was_accepted("A", "heartbeat"), was_accepted("A", "complete")],
+    witnesses=[
+        answer_lost("A", "heartbeat"),
+        answered("A", "heartbeat", times=2),
+        was_accepted("A", "complete"),
+    ],
     each=EACH_LOSS,
     path="gate",
 )
@@ -144,7 +148,7 @@ def claim_nobody_knows_of(race: Race, lost: str) -> None:
 
 @scenario(
     requires={FENCING, Capability.REAPER, Capability.CLOCK},
-    witnesses=[lease_expired, answer_lost("R", "reap"), was_accepted("R", "reap")],
+    witnesses=[lease_expired, answer_lost("R", "reap"), answered("R", "reap", times=2)],
     each=EACH_LOSS,
     path="gate",
 )
@@ -165,7 +169,7 @@ def sweep_is_asked_again(race: Race, lost: str) -> None:
 
 @scenario(
     requires={Capability.CANCEL},
-    witnesses=[answer_lost("P2", "cancel"), answered("P2", "cancel"), found_nothing("A")],
+    witnesses=[answer_lost("P2", "cancel"), answered("P2", "cancel", times=2), found_nothing("A")],
     each=EACH_LOSS,
     path="gate",
 )
@@ -185,7 +189,11 @@ def cancel_is_asked_again(race: Race, lost: str) -> None:
 
 @scenario(
     requires={Capability.DEAD_LETTER, Capability.RETRY},
-    witnesses=[answer_lost("P2", "requeue"), was_accepted("P2", "requeue"), was_accepted("A", "complete")],
+    witnesses=[
+        answer_lost("P2", "requeue"),
+        answered("P2", "requeue", times=2),
+        was_accepted("A", "complete"),
+    ],
     each=EACH_LOSS,
     path="gate",
 )

@@ -7,6 +7,7 @@ from fencepost.harness.race import Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.witness import (
     answer_lost,
+    answered,
     found_nothing,
     lease_expired,
     reclaimed,
@@ -155,7 +156,7 @@ def half_open_connection(race: Race) -> None:
         struck("cut_mid_message"),
         was_held("A", "complete"),
         answer_lost("A", "complete"),
-        was_accepted("A", "complete"),
+        answered("A", "complete", times=2),
     ],
     path="network",
 )
