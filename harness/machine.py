@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from fencepost.harness.adapter import OPERATION_NEEDS, Capability, JobState, Observation
+from fencepost.harness.adapter import LIVE_STATES, OPERATION_NEEDS, Capability, JobId, JobState, Observation
 from fencepost.harness.bench import Bench, OpenRun, Run
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.history import CallStatus
@@ -67,6 +67,7 @@ EXAMPLES_THAT_SHOW_ALL = 200
 
 IN_FLIGHT_AT_MOST = 3
 JOBS_AT_MOST = 6
+SHORT_WAIT_S = 10.0
 FAILURES = 13
 LARGEST_TOKEN = 2**63 - 1
 
@@ -611,6 +612,20 @@ class QueueMachine(RuleBasedStateMachine):
             )
 
     def _play(self, step: Step) -> None:
+        self._take(step)
+        for number, job in enumerate(self._player.jobs, 1):
+            if not self._over and self._comes_due_soon(job):
+                self._take(ClockPast(JobRef(number)))
+
+    def _comes_due_soon(self, job: JobId) -> bool:
+        """A wait of about a step's length: real time would decide who gets the job, and no example would replay."""
+        view = self._rows.by_job.get(job)
+        if view is None or view.next_run_at_us is None or view.state is JobState.LEASED:
+            return False
+        waits_s = (view.next_run_at_us - self._rows.at_us) / 1e6
+        return view.state in LIVE_STATES and 0 <= waits_s < SHORT_WAIT_S and Capability.CLOCK in self._has
+
+    def _take(self, step: Step) -> None:
         if self._over:
             return
         try:
