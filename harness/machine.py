@@ -443,18 +443,19 @@ class QueueMachine(RuleBasedStateMachine):
     # -- what goes wrong --------------------------------------------------------------------------------------
 
     def lose_an_answer(self, what: str, loss: str) -> None:
-        """Or the request; or the COMMIT fails."""
-        if ODD_ONE_OUT not in self._joined:
-            return
-        own = self._player.latest_of(ODD_ONE_OUT)
-        if what in WRITES and own is not None:
-            self._start(ODD_ONE_OUT, what, claims=(ClaimRef(own),), loss=loss)
+        """Or the request; or the COMMIT fails. Of a write: under a claim it gets for that, where it has none."""
+        if what in WRITES:
+            if self._player.latest_of(ODD_ONE_OUT) is None:
+                self._start(ODD_ONE_OUT, "claim")
+            own = self._player.latest_of(ODD_ONE_OUT)
+            if own is not None:
+                self._start(ODD_ONE_OUT, what, claims=(ClaimRef(own),), loss=loss)
         elif what == "reap":
             self._start("R2", what, loss=loss)
-        elif what == "enqueue" and self.has_room_for_a_job:
+        elif what == "claim":
+            self._start(ODD_ONE_OUT, what, loss=loss)
+        elif self.has_room_for_a_job:
             self._enqueue("P2", loss=loss)
-        else:
-            self._start(ODD_ONE_OUT, "claim", loss=loss)
 
     @precondition(lambda self: self._deadly and not self._crashed)
     @rule(fault=st.sampled_from(("crash", "kill")))
