@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from fencepost.harness.adapter import OPERATION_NEEDS, Capability, JobState, Observation
+from fencepost.harness.adapter import LIVE_STATES, OPERATION_NEEDS, Capability, JobId, JobState, Observation
 from fencepost.harness.bench import Bench, OpenRun, Run
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.history import CallStatus
@@ -67,6 +67,7 @@ EXAMPLES_THAT_SHOW_ALL = 200
 
 IN_FLIGHT_AT_MOST = 3
 JOBS_AT_MOST = 6
+SHORT_WAIT_S = 10.0
 FAILURES = 13
 LARGEST_TOKEN = 2**63 - 1
 
@@ -82,6 +83,7 @@ STATEMENTS_AT_MOST = 8
 WRITES = ("complete", "fail", "heartbeat")
 LOST = (*WRITES, "claim", "reap", "enqueue")
 LOSSES = ("lose_reply", "lose_request", "error40001")
+OVERTAKINGS = ("expire", "claim", "settle", "cancel")
 BATCHES = ("twice", "never_was", "others", "claim")
 ENDS = ("cancel", "requeue")
 
@@ -255,7 +257,7 @@ actions = st.one_of(
         for _ in range(4)
     ),
     *(_action("settle", operation=writes, where=places) for _ in range(2)),
-    *(_action("overtake", pick=picks, steps=st.integers(1, 3), operation=writes) for _ in range(2)),
+    *(_action("overtake", pick=picks, how=st.sampled_from(OVERTAKINGS), operation=writes) for _ in range(3)),
     *(_action("pass_time", what=st.sampled_from(("lease", "wait", *MOVES_S)), pick=picks) for _ in range(2)),
     *(
         _action("reap", who=st.sampled_from(REAPERS), limit=st.sampled_from((None, 1)), where=places)
@@ -275,7 +277,10 @@ actions = st.one_of(
         for _ in range(2)
     ),
     _action("end", who=producers, operation=st.sampled_from(ENDS), pick=picks, where=places),
-    _action("batch", who=workers, pick=picks, how=st.sampled_from(BATCHES), where=places),
+    *(
+        _action("batch", who=workers, pick=picks, how=st.sampled_from(BATCHES), where=places)
+        for _ in range(2)
+    ),
     _action(
         "lose_an_answer",
         what=st.sampled_from((*WRITES, "claim", "reap", "enqueue")),
@@ -406,36 +411,51 @@ class QueueMachine(RuleBasedStateMachine):
             self._cut_off.add(who)
             self._play(ActorFault(who, "cut" if self._by_gate(who) else "terminate"))
 
-    def overtake(self, pick: int, steps: int, operation: str) -> None:
-        """What a worker that stalls has to fear: its lease ends, another gets the job, and settles it."""
+    def overtake(self, pick: int, how: str, operation: str) -> None:
+        """What one that is held has to fear, or that stalls: its job is cancelled; or its lease ends, another gets the
+        job, and settles it."""
         if not self._player.claims:
             return
-        claim = self._claim(pick)
-        taker = WORKERS[0] if self._player.owner_of(claim.number) != WORKERS[0] else WORKERS[1]
+        claim = self._threatened(pick)
+        if how == "cancel":
+            job = self._player.claims[claim.number - 1].job
+            self._start(self._other(PRODUCERS), "cancel", job=JobRef(self._player.jobs.index(job) + 1))
+            return
         self._play(ClockPast(claim))
         if Capability.DEFERRED_RECLAIM in self._has:
             self._start(REAPERS[0], "reap")
         given = len(self._player.claims)
-        if steps > 1:
-            self._start(taker, "claim")
-        if steps > 2 and len(self._player.claims) > given:
+        if how in ("claim", "settle"):
+            owner = self._player.owner_of(claim.number)
+            self._start(self._other([who for who in WORKERS if who != owner]), "claim")
+        if how == "settle" and len(self._player.claims) > given:
             self._write(operation, 0, TTLS_S[0])
+
+    def _threatened(self, pick: int) -> ClaimRef:
+        """The claim of a write that is held, where there is one."""
+        held = [claim for who in self._held for claim in self._player.claims_of_call(who)]
+        return held[pick % len(held)] if held else self._claim(pick)
+
+    def _other(self, actors: Sequence[str]) -> str:
+        """The first that is free."""
+        return next((who for who in actors if self._idle(who)), actors[0])
 
     # -- what goes wrong --------------------------------------------------------------------------------------
 
     def lose_an_answer(self, what: str, loss: str) -> None:
-        """Or the request; or the COMMIT fails."""
-        if ODD_ONE_OUT not in self._joined:
-            return
-        own = self._player.latest_of(ODD_ONE_OUT)
-        if what in WRITES and own is not None:
-            self._start(ODD_ONE_OUT, what, claims=(ClaimRef(own),), loss=loss)
+        """Or the request; or the COMMIT fails. Of a write: under a claim it gets for that, where it has none."""
+        if what in WRITES:
+            if self._player.latest_of(ODD_ONE_OUT) is None:
+                self._start(ODD_ONE_OUT, "claim")
+            own = self._player.latest_of(ODD_ONE_OUT)
+            if own is not None:
+                self._start(ODD_ONE_OUT, what, claims=(ClaimRef(own),), loss=loss)
         elif what == "reap":
             self._start("R2", what, loss=loss)
-        elif what == "enqueue" and self.has_room_for_a_job:
+        elif what == "claim":
+            self._start(ODD_ONE_OUT, what, loss=loss)
+        elif self.has_room_for_a_job:
             self._enqueue("P2", loss=loss)
-        else:
-            self._start(ODD_ONE_OUT, "claim", loss=loss)
 
     @precondition(lambda self: self._deadly and not self._crashed)
     @rule(fault=st.sampled_from(("crash", "kill")))
@@ -593,6 +613,20 @@ class QueueMachine(RuleBasedStateMachine):
             )
 
     def _play(self, step: Step) -> None:
+        self._take(step)
+        for number, job in enumerate(self._player.jobs, 1):
+            if not self._over and self._comes_due_soon(job):
+                self._take(ClockPast(JobRef(number)))
+
+    def _comes_due_soon(self, job: JobId) -> bool:
+        """A wait of about a step's length: real time would decide who gets the job, and no example would replay."""
+        view = self._rows.by_job.get(job)
+        if view is None or view.next_run_at_us is None or view.state is JobState.LEASED:
+            return False
+        waits_s = (view.next_run_at_us - self._rows.at_us) / 1e6
+        return view.state in LIVE_STATES and 0 <= waits_s < SHORT_WAIT_S and Capability.CLOCK in self._has
+
+    def _take(self, step: Step) -> None:
         if self._over:
             return
         try:

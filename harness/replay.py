@@ -91,8 +91,13 @@ class Player:
         status = None if pending is None else pending.status
         return None if status is CallStatus.ANSWERED else status
 
-    def operation_of(self, actor: str) -> str:
-        return self._pending[actor].call.operation
+    def claims_of_call(self, actor: str) -> list[ClaimRef]:
+        """Of the actor's call in flight: the claims it acts under that were handed out."""
+        return [
+            ClaimRef(self._claims.index(claim) + 1)
+            for claim in self._pending[actor].call.claims
+            if claim in self._claims
+        ]
 
     # -- playing ----------------------------------------------------------------------------------------------
 
