@@ -16,7 +16,7 @@ from fencepost.harness.history import Call, CallStatus, Reply
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
 from fencepost.harness.scenario import Scenario
-from fencepost.harness.settling import InFlight, Settler, _has_cycle
+from fencepost.harness.settling import InFlight, Settler, has_cycle
 from fencepost.harness.trace import canonical
 from fencepost.harness.verdict import Verdict
 from fencepost.tests import blocked_scenarios as races
@@ -98,7 +98,7 @@ def test_an_actor_does_one_thing_at_a_time(bench: Bench) -> None:
     ],
 )
 def test_a_cycle_of_waits_is_no_resting_state(waits: dict[str, frozenset[str]], cycle: bool) -> None:
-    assert _has_cycle(waits) is cycle
+    assert has_cycle(waits) is cycle
 
 
 class AnswersAfter(Actor):

@@ -91,12 +91,12 @@ class _Wakeful:
         if len(steps) < len(self._schedule):
             return retraced(self._schedule, len(steps), enabled)
         if steps:
-            self._sleep = still_asleep(self._sleep, steps[-1], self._relation)
+            self._sleep = sleep_set_after(self._sleep, steps[-1], self._relation)
         awake = [choice for choice in enabled if choice not in self._sleep]
         return stay(steps, awake) if awake else None
 
 
-def still_asleep(sleep: Sleep, step: StepResult, relation: Relation) -> Sleep:
+def sleep_set_after(sleep: Sleep, step: StepResult, relation: Relation) -> Sleep:
     return {
         choice: slept
         for choice, slept in sleep.items()
@@ -211,7 +211,7 @@ class Reduced:
         for at, step in enumerate(done.steps):
             if step.choice not in node.children:
                 elder = {choice: taken for choice, (taken, _) in node.children.items()}
-                asleep = still_asleep({**node.sleep, **elder}, step, self._relation)
+                asleep = sleep_set_after({**node.sleep, **elder}, step, self._relation)
                 node.children[step.choice] = (step, _Node(done.enabled[at + 1], asleep))
                 node.wants(step.choice.thread)
                 self._open[schedule[:at]] = node
