@@ -193,14 +193,29 @@ class Keeper:
 
     def stop(self, name: str) -> dict[str, Any]:
         end_servers([self.data_dirs[name]], self.reap)
+        self.bury([name])
         return {}
 
     def crash(self, name: str) -> dict[str, Any]:
-        return {"gone": kill_servers([self.data_dirs[name]], self.reap)}
+        gone = kill_servers([self.data_dirs[name]], self.reap)
+        return {"gone": gone and self.bury([name])}
 
     def reap(self) -> None:
         for server in self.servers.values():
             server.poll()
+
+    def bury(self, names: list[str]) -> bool:
+        """Waits until the kernel has forgotten these servers. Whether it has by the deadline.
+
+        A process that ends gives up its directory first, so that it counts as gone, and can be waited for only
+        later: without this a keeper could leave and its server still be seen.
+        """
+        deadline = time.monotonic() + KILL_DEADLINE_S
+        while any(self.servers[name].poll() is None for name in names):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL_S)
+        return True
 
     def close(self) -> None:
         """Ends everything, also a server so young that it has not written its lock file yet."""
@@ -210,6 +225,7 @@ class Keeper:
             if server.poll() is None:
                 send_signal(server.pid, signal.SIGQUIT)
         remove_run(self.run_dir, self.reap)
+        self.bury(list(self.servers))
 
     def serve(self) -> None:
         commands: dict[str, Callable[..., dict[str, Any]]] = {
