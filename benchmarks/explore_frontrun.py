@@ -2,22 +2,28 @@
 
 Two workers claim one job; both must not get it. The queue's own Python client runs in frontrun's threads, over
 connections that stay open, and each execution begins with the queue's reset. benchmarks/explore.py runs this beside
-`fencepost explore` on the same race, where frontrun is installed (`pip install frontrun`).
+`fencepost explore` on the same race, where frontrun is installed (the extra `bench`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-import frontrun
 import psycopg
 from psycopg.conninfo import make_conninfo
 
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
+
+try:
+    import frontrun
+except ImportError:
+    sys.stderr.write("frontrun is not installed: pip install --constraint constraints.txt '.[bench]'\n")
+    raise SystemExit(2) from None
 
 QUEUE = "fencepost.queue_impl.twins:claim_without_lock"
 

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+from fencepost.docs.twin_figures import read_figures, with_figures
 from fencepost.harness.adapter import OPERATION_NEEDS, Capability
 from fencepost.harness.commands.listing import markdown
 from fencepost.harness.invariants import INVARIANTS
@@ -60,6 +61,8 @@ def pages() -> dict[Path, str]:
     for (page, name), make in PARTS.items():
         path = DOCS / page
         texts[path] = filled(texts.get(path, path.read_text()), name, make())
+    catches = DOCS / "what-it-catches.md"
+    texts[catches] = with_figures(catches.read_text(), read_figures())
     texts[DOCS / "scenarios.md"] = markdown(installed_scenarios()) + "\n"
     return texts
 
@@ -68,7 +71,9 @@ def main() -> int:
     stale = {path: text for path, text in pages().items() if not path.exists() or path.read_text() != text}
     if "--check" in sys.argv:
         for path in stale:
-            sys.stderr.write(f"docs/{path.name} is not what the code says: run `make docs`\n")
+            sys.stderr.write(
+                f"docs/{path.name} is not what the code and docs/figures say: run `python docs/write.py`\n"
+            )
         return 1 if stale else 0
     for path, text in stale.items():
         path.write_text(text)

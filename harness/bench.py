@@ -21,6 +21,7 @@ from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.invariants import applicable
 from fencepost.harness.lease_time import LeaseTime
 from fencepost.harness.loading import LoadedQueue, twin_mark
+from fencepost.harness.postgres.provider import ServerFault
 from fencepost.harness.race import ExpectationFailed, Race
 from fencepost.harness.race_faults import Seating
 from fencepost.harness.runner import InvariantBroken, Runner
@@ -128,6 +129,11 @@ class Bench:
         if self.lease_time.how == "expire":
             return self.queue.capabilities - {Capability.CLOCK}
         return self.queue.capabilities
+
+    @property
+    def server_faults(self) -> frozenset[ServerFault]:
+        """Those that can be had on this server."""
+        return self._server.can
 
     def lacks(self, variant: Variant) -> str | None:
         """What is missing here for this scenario, in words; None where nothing is."""

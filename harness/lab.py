@@ -90,6 +90,7 @@ class Lab:
         self._servers: ServersOfRun = options.provider().start(preload=self._preload, core=self.core)
         self._control = Control(self._servers.control.dsn())
         self._benches: dict[str, Bench] = {}
+        self.restarts = 0  # faults that ended every session of the server under test
         self._databases = 0
         self._database_of: dict[str, str] = {}
         self._pool = ProcessPool()
@@ -120,6 +121,7 @@ class Lab:
             if path != running.path:
                 bench.disconnect()
         strike()
+        self.restarts += 1
         for bench in self._benches.values():
             bench.reconnect()
 

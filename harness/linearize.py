@@ -136,7 +136,8 @@ def check_job(
             low = middle + 1
         else:
             high = middle
-    (last,) = [op for op in history if op.answered == answers[low]]
+    # Items of one batch are answered together, also where they name the same job.
+    last = [op for op in history if op.answered == answers[low]][-1]
     return Unexplained(last.job, last, answers[low], search.looked_at)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def load_queue(spec: str) -> LoadedQueue:
     return LoadedQueue(queue, path)
 
 
+@cache  # every trace asks, and the metadata of all that is installed is read for the answer
 def twin_mark(path: str) -> dict[str, str] | None:
     """Of a twin, what it is a broken copy of and what must catch it: traces carry it. None of any other queue."""
     for point in entry_points(group="fencepost.twins"):

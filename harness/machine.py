@@ -9,22 +9,37 @@ is left is drained, and answers that were lost must have an explanation.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from fencepost.harness.adapter import LIVE_STATES, OPERATION_NEEDS, Capability, JobId, JobState, Observation
-from fencepost.harness.bench import Bench, OpenRun, Run
+from fencepost.harness.bench import Bench, Run
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.history import CallStatus
 from fencepost.harness.known import what_failed
 from fencepost.harness.lease_time import CannotMoveTime
+from fencepost.harness.machine_actions import (
+    ACTIONS,
+    ATTEMPTS,
+    BY_THEME,
+    KEYS,
+    PAYLOADS,
+    PRODUCERS,
+    REAPERS,
+    THEMES,
+    TTLS_S,
+    WORKERS,
+    WRITES,
+    meanwhile,
+    themes,
+)
+from fencepost.harness.machine_tally import Tally
 from fencepost.harness.model import Model
 from fencepost.harness.outcomes import explain, groups
+from fencepost.harness.postgres import provider
 from fencepost.harness.race import NotEstablished, Race
 from fencepost.harness.replay import Player, replay_of
 from fencepost.harness.runner import InvariantBroken, Runner
@@ -53,39 +68,21 @@ from fencepost.harness.witness import Witness
 
 NAME = "invariants"
 
-WORKERS = ("A", "B", "C")
-REAPERS = ("R", "R2")
-PRODUCERS = ("P", "P2")
 ODD_ONE_OUT = "C"
 """Goes by A's name in the queue, in another time zone, and through the gate."""
 BEHIND_THE_GATE = (ODD_ONE_OUT, "R2", "P2")
 DEADLY = "B"
 """In some examples a process, which can be killed."""
 
-EXAMPLES_THAT_SHOW_ALL = 200
-"""In so many examples every operation comes up; in a few, one may not."""
-
 IN_FLIGHT_AT_MOST = 3
-JOBS_AT_MOST = 6
+JOBS_AT_MOST = 10
 SHORT_WAIT_S = 10.0
+SHORT_LEASE_S = 4.0
+"""Longer than the rest of an example takes, also on a busy machine, and short enough to leave a lease near its end."""
+ODD_AT_MOST = 1
+"""In an example that has any: a job that fails thirteen times takes more steps than all the rest."""
 FAILURES = 13
 LARGEST_TOKEN = 2**63 - 1
-
-KEYS = ("key-1", "key_1", "KEY-1", "key-1-long", "key-1-longer")
-"""Two of them are the same to a queue that compares patterns, ignores case or cuts keys short."""
-PAYLOADS: tuple[Any, ...] = ({}, {"n": 1})
-TTLS_S = (60.0, 20.0, 600.0)
-MOVES_S = (45.0, 5.0, 400.0)
-DELAYS_S = (0.0, 30.0)
-ATTEMPTS = (None, 1, 2)
-PRIORITIES = (0, 5)
-STATEMENTS_AT_MOST = 8
-WRITES = ("complete", "fail", "heartbeat")
-LOST = (*WRITES, "claim", "reap", "enqueue")
-LOSSES = ("lose_reply", "lose_request", "error40001")
-OVERTAKINGS = ("expire", "claim", "settle", "cancel")
-BATCHES = ("twice", "never_was", "others", "claim")
-ENDS = ("cancel", "requeue")
 
 
 class Found(AssertionError):
@@ -104,74 +101,6 @@ _FOUND: dict[str, type[Found]] = {}
 
 def _found_as(name: str) -> type[Found]:
     return _FOUND.setdefault(name, type(f"Found_{re.sub(r'[^a-z_]', '_', name)}", (Found,), {}))
-
-
-@dataclass(slots=True)
-class Tally:
-    """What all examples of one test did, together: a machine that did nothing found nothing."""
-
-    examples: int = 0
-    steps: int = 0
-    answered: int = 0
-    in_flight: int = 0
-    """Calls that were held on their way while somebody else acted."""
-    unknown: int = 0
-    predictions: int = 0
-    faults: int = 0
-    evaluated: Counter[str] = field(default_factory=Counter)
-    operations: Counter[str] = field(default_factory=Counter)
-    known: Counter[str] = field(default_factory=Counter)
-    """Findings that are no news."""
-    found_at: int | None = None
-    """The example that first showed it."""
-
-    def missing(self, bench: Bench) -> list[str]:
-        """What had to happen in some example and did not."""
-        lacking = []
-        if not self.answered:
-            lacking.append("no operation was answered")
-        if not self.in_flight:
-            lacking.append("no operation was held on its way while another acted")
-        lacking += [
-            f"invariant {name} was never evaluated" for name, count in self.evaluated.items() if not count
-        ]
-        lacking += [
-            f"no {operation} was answered"
-            for operation in ("enqueue", "claim", "complete", "fail", "heartbeat", "reap", "cancel")
-            if OPERATION_NEEDS[operation] in (None, *bench.capabilities) and not self.operations[operation]
-        ]
-        return lacking
-
-    def __str__(self) -> str:
-        return (
-            f"{self.examples} examples, {self.steps} steps, {self.answered} operations answered, "
-            f"{self.in_flight} of them in flight while others acted, {self.unknown} with their answer lost, "
-            f"{self.faults} faults, {self.predictions} answers foretold"
-        )
-
-    def take(self, run: Run, opened: OpenRun, model: Model) -> None:
-        steps = opened.runner.steps
-        self.steps += len(steps)
-        self.predictions += model.predictions
-        self.faults += sum(step.fault is not None or bool(step.call and step.call.faults) for step in steps)
-        held_since: dict[int, int] = {}
-        for index, step in enumerate(steps):
-            if step.call is None:
-                continue
-            number = step.call.number
-            if number in held_since and any(
-                s.call is not None for s in steps[held_since[number] + 1 : index]
-            ):
-                self.in_flight += 1
-            held_since.pop(number, None)
-            if step.status is CallStatus.PARKED:
-                held_since[number] = index
-            if step.reply is not None:
-                self.answered += 1
-                self.operations[step.call.operation] += 1
-                self.unknown += step.reply.outcome.value == "unknown"
-        for name, count in run.facts.invariants.items():
-            self.evaluated[name] += count.evaluated
 
 
 def checkpoints_of(bench: Bench) -> Mapping[str, tuple[str, ...]]:
@@ -226,69 +155,6 @@ VARIANT = Variant(
     )
 )
 
-picks = st.integers(0, 5)
-"""Which of those there are, counted from the latest."""
-
-places = st.none() | st.integers(0, STATEMENTS_AT_MOST)
-"""Whether an operation is to be left held on its way, and at which of its places."""
-
-
-workers = st.sampled_from(WORKERS)
-producers = st.sampled_from(PRODUCERS)
-ttls_s = st.sampled_from(TTLS_S)
-writes = st.sampled_from(WRITES)
-
-
-def _action(name: str, **arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, Any]]:
-    return st.fixed_dictionaries(arguments).map(lambda given: (name, given))
-
-
-actions = st.one_of(
-    *(
-        _action(
-            "work",
-            who=workers,
-            operation=st.sampled_from(("claim", *WRITES)),
-            pick=picks,
-            ttl_s=ttls_s,
-            fresh=st.booleans(),
-            where=places,
-        )
-        for _ in range(4)
-    ),
-    *(_action("settle", operation=writes, where=places) for _ in range(2)),
-    *(_action("overtake", pick=picks, how=st.sampled_from(OVERTAKINGS), operation=writes) for _ in range(3)),
-    *(_action("pass_time", what=st.sampled_from(("lease", "wait", *MOVES_S)), pick=picks) for _ in range(2)),
-    *(
-        _action("reap", who=st.sampled_from(REAPERS), limit=st.sampled_from((None, 1)), where=places)
-        for _ in range(2)
-    ),
-    *(
-        _action(
-            "enqueue",
-            who=producers,
-            key=st.none() | st.sampled_from(KEYS),
-            payload=st.sampled_from(PAYLOADS),
-            delay_s=st.sampled_from(DELAYS_S),
-            attempts=st.sampled_from(ATTEMPTS),
-            priority=st.sampled_from(PRIORITIES),
-            where=places,
-        )
-        for _ in range(2)
-    ),
-    _action("end", who=producers, operation=st.sampled_from(ENDS), pick=picks, where=places),
-    *(
-        _action("batch", who=workers, pick=picks, how=st.sampled_from(BATCHES), where=places)
-        for _ in range(2)
-    ),
-    _action(
-        "lose_an_answer",
-        what=st.sampled_from((*WRITES, "claim", "reap", "enqueue")),
-        loss=st.sampled_from(LOSSES),
-    ),
-)
-"""What can be done, as often as it stands here."""
-
 
 class QueueMachine(RuleBasedStateMachine):
     """To be subclassed by `machine_on`, which gives it a queue."""
@@ -315,24 +181,33 @@ class QueueMachine(RuleBasedStateMachine):
         self._joined: set[str] = set()
         self._cut_off: set[str] = set()
         """Whose connection is gone, under a call that is still held."""
-        self._deadly = False
-        self._odd = False
-        self._crashed = False
+        self._theme = ""
+        self._odd_left = ODD_AT_MOST
+        self._died = False
 
     # -- rules ------------------------------------------------------------------------------------------------
 
-    @initialize(rare=st.integers(0, 15), attempts=st.sampled_from(ATTEMPTS))
-    def begin(self, rare: int, attempts: int | None) -> None:
-        self._deadly = rare == 15
-        self._odd = rare >= 12
+    @initialize(theme=themes, attempts=st.sampled_from(ATTEMPTS))
+    def begin(self, theme: str, attempts: int | None) -> None:
+        self._theme = theme
         self._enqueue("P", attempts=attempts)
 
-    @rule(action=actions)
-    def act(self, action: tuple[str, Mapping[str, Any]]) -> None:
+    @rule(data=st.data())
+    def act(self, data: st.DataObject) -> None:
         """One rule for all of them: Hypothesis leaves rules out of whole examples, and without claims, say, little
-        would happen in one. How often each comes up is said in `actions`."""
-        name, given = action
+        would happen in one. How often each comes up is said in `machine_actions`."""
+        drawn = [
+            (name, data.draw(ACTIONS[name]))
+            for name in (data.draw(BY_THEME[self._theme]), data.draw(meanwhile))
+            if name
+        ]
+        # All of it is drawn before the queue is asked anything.
+        name, given = drawn[-1] if self._held else drawn[0]
         getattr(self, name)(**given)
+
+    def submit(self, **given: Any) -> None:
+        """Under a key."""
+        self.enqueue(**given)
 
     def enqueue(
         self,
@@ -362,34 +237,52 @@ class QueueMachine(RuleBasedStateMachine):
         `fresh`: a claim that would find nothing is preceded by an enqueue.
         """
         if operation == "claim" or not self._player.claims:
-            if fresh and not self._something_due and self.has_room_for_a_job:
-                self._enqueue(PRODUCERS[0])
+            if fresh:
+                self._make_something_due()
             self._start(who, "claim", arguments=self._ttl(ttl_s), where=where)
         else:
             self._write(operation, pick, ttl_s, where)
 
-    def settle(self, operation: str, where: int | None) -> None:
-        """Under the latest claim."""
-        if not self._player.claims:
-            return
-        self._write(operation, 0, TTLS_S[0], where)
+    def settle(self, operation: str, fresh: bool, where: int | None) -> None:
+        """Under the latest claim. `fresh`: one that is live, got for it where there is none."""
+        if fresh and not self._is_live(0):
+            self._make_something_due()
+            self._start(self._other(WORKERS), "claim")
+        if self._player.claims:
+            self._write(operation, 0, TTLS_S[0], where)
 
-    def batch(self, who: str, pick: int, how: str, where: int | None) -> None:
+    def batch(self, who: str, pick: int, how: str, fresh: bool, where: int | None) -> None:
+        """Of claims, or of writes under the claims of one worker. `fresh`: it has just got the last of them."""
         if how == "claim":
             self._start(who, "claim_batch", arguments={"limit": 2}, where=where)
-        elif self._player.claims:
+            return
+        if fresh and self._idle(who):
+            self._make_something_due()
+            self._start(who, "claim")
+            pick = 0
+        if self._player.claims:
             claim = self._claim(pick)
-            owner = self._player.owner_of(claim.number)
-            self._start(owner, "complete_batch", claims=self._batch(claim, how), where=where)
+            self._start(
+                self._acting_for(claim), "complete_batch", claims=self._batch(claim, how), where=where
+            )
 
     def end(self, who: str, operation: str, pick: int, where: int | None) -> None:
+        """Cancel a job, or requeue a dead letter, where there is one."""
         if not self._player.claims:
             return
-        self._start(who, operation, job=self._job(pick), where=where)
+        dead = [number for number, job in enumerate(self._player.jobs, 1) if self._is_dead(job)]
+        job = JobRef(dead[pick % len(dead)]) if operation == "requeue" and dead else self._job(pick)
+        self._start(who, operation, job=job, where=where)
 
-    def reap(self, who: str, limit: int | None, where: int | None) -> None:
+    def reap(self, who: str, limit: int | None, lost: bool, back: str | None, where: int | None) -> None:
+        """`lost`: the latest lease has ended by then. `back`: what its holder comes back with."""
+        lost = lost and self._is_live(0)
+        if lost:
+            self._play(ClockPast(self._claim(0)))
         bounded = limit is not None and Capability.BOUNDED_REAP in self._has
         self._start(who, "reap", arguments={"limit": limit} if bounded else {}, where=where)
+        if lost and back is not None:
+            self._write(back, 0, TTLS_S[0])
 
     def pass_time(self, what: str | float, pick: int) -> None:
         """Past a lease's end, until a waiting job may run, or so many seconds."""
@@ -400,27 +293,64 @@ class QueueMachine(RuleBasedStateMachine):
         elif Capability.CLOCK in self._has and self._player.jobs and self._waits(self._job(pick)):
             self._play(ClockPast(self._job(pick)))
 
-    @precondition(lambda self: bool(self._held))
-    @rule(pick=picks, fate=st.sampled_from(("go_on", "go_on", "go_on", "cut")))
-    def go_on(self, pick: int, fate: str) -> None:
-        """One that is held; or its connection goes: behind the gate on its way, else in the server."""
+    def go_on(self, pick: int) -> None:
+        self._play(GoOn(self._held[pick % len(self._held)], Then.ANY))
+
+    def cut(self, pick: int) -> None:
+        """The connection of one that is held goes: behind the gate on its way, else in the server."""
         who = self._held[pick % len(self._held)]
-        if fate == "go_on" or who in self._cut_off:
+        if who in self._cut_off:
             self._play(GoOn(who, Then.ANY))
         else:
             self._cut_off.add(who)
             self._play(ActorFault(who, "cut" if self._by_gate(who) else "terminate"))
 
-    def overtake(self, pick: int, how: str, operation: str) -> None:
-        """What one that is held has to fear, or that stalls: its job is cancelled; or its lease ends, another gets the
-        job, and settles it."""
+    def interfere(self, pick: int, how: str, operation: str) -> None:
+        """What one that is held has to fear: that somebody does the same, or changes what it has looked at."""
+        who = self._held[pick % len(self._held)]
+        call = self._player.call_of(who)
+        match call.operation:
+            case "enqueue":
+                arguments = dict(call.arguments)
+                if how == "settle":
+                    arguments["payload"] = PAYLOADS[pick % len(PAYLOADS)]
+                self._start(self._other(PRODUCERS), "enqueue", arguments=arguments)
+            case "requeue":
+                self._start(self._other(PRODUCERS), "requeue", job=self._ref(call.arguments["job"]))
+            case "cancel":
+                job = str(call.arguments["job"])
+                own = [n for n, claim in enumerate(self._player.claims, 1) if claim.job == job]
+                if own:
+                    self._write(operation, len(self._player.claims) - own[-1], TTLS_S[0])
+                else:
+                    self._start(self._other(WORKERS), "claim")
+            case "reap" if how == "expire":
+                self._start(self._other(REAPERS), "reap")
+            case "reap" if how != "cancel":
+                given = len(self._player.claims)
+                self._start(self._other(WORKERS), "claim")
+                if how == "settle" and len(self._player.claims) > given:
+                    self._write(operation, 0, TTLS_S[0])
+            case "claim" | "claim_batch" if how != "expire":
+                self._start(self._other(WORKERS), "claim")
+            case _:
+                self.overtake(pick, how, operation)
+
+    def overtake(self, pick: int, how: str, operation: str, back: str | None = None) -> None:
+        """The lease of a write that is held, or stalls, ends, another gets the job, and settles it; or the job is
+        cancelled. `back`: what whoever was overtaken comes back with."""
         if not self._player.claims:
             return
         claim = self._threatened(pick)
         if how == "cancel":
             job = self._player.claims[claim.number - 1].job
-            self._start(self._other(PRODUCERS), "cancel", job=JobRef(self._player.jobs.index(job) + 1))
-            return
+            self._start(self._other(PRODUCERS), "cancel", job=self._ref(job))
+        else:
+            self._take_over(claim, how, operation)
+        if back is not None:
+            self._write(back, len(self._player.claims) - claim.number, TTLS_S[0])
+
+    def _take_over(self, claim: ClaimRef, how: str, operation: str) -> None:
         self._play(ClockPast(claim))
         if Capability.DEFERRED_RECLAIM in self._has:
             self._start(REAPERS[0], "reap")
@@ -432,9 +362,11 @@ class QueueMachine(RuleBasedStateMachine):
             self._write(operation, 0, TTLS_S[0])
 
     def _threatened(self, pick: int) -> ClaimRef:
-        """The claim of a write that is held, where there is one."""
+        """The claim of a write that is held, where there is one; else one that is live."""
         held = [claim for who in self._held for claim in self._player.claims_of_call(who)]
-        return held[pick % len(held)] if held else self._claim(pick)
+        live = [self._claim(n) for n in range(len(self._player.claims)) if self._is_live(n)]
+        threatened = held or live
+        return threatened[pick % len(threatened)] if threatened else self._claim(pick)
 
     def _other(self, actors: Sequence[str]) -> str:
         """The first that is free."""
@@ -442,51 +374,82 @@ class QueueMachine(RuleBasedStateMachine):
 
     # -- what goes wrong --------------------------------------------------------------------------------------
 
-    def lose_an_answer(self, what: str, loss: str) -> None:
-        """Or the request; or the COMMIT fails. Of a write: under a claim it gets for that, where it has none."""
+    def lose_an_answer(self, what: str, loss: str, pick: int, again: bool) -> None:
+        """Or the request; or the COMMIT fails. A write is under a claim that is got for that, or under the latest.
+
+        `again`: whoever got no answer asks once more.
+        """
         if what in WRITES:
-            if self._player.latest_of(ODD_ONE_OUT) is None:
+            if pick % 2 == 0 and self._idle(ODD_ONE_OUT):
+                self._make_something_due()
                 self._start(ODD_ONE_OUT, "claim")
             own = self._player.latest_of(ODD_ONE_OUT)
             if own is not None:
-                self._start(ODD_ONE_OUT, what, claims=(ClaimRef(own),), loss=loss)
+                self._start_and_lose(ODD_ONE_OUT, what, loss, again, claims=(ClaimRef(own),))
         elif what == "reap":
-            self._start("R2", what, loss=loss)
+            self._start_and_lose("R2", what, loss, again)
         elif what == "claim":
-            self._start(ODD_ONE_OUT, what, loss=loss)
-        elif self.has_room_for_a_job:
-            self._enqueue("P2", loss=loss)
+            self._start_and_lose(ODD_ONE_OUT, what, loss, again)
+        elif what == "cancel" and self._player.jobs:
+            self._start_and_lose("P2", what, loss, again, job=self._job(pick))
+        elif what == "enqueue" and self.has_room_for_a_job:
+            keyed = Capability.IDEMPOTENCY_KEY in self._has and again
+            self._start_and_lose("P2", what, loss, again, arguments={"key": KEYS[0]} if keyed else {})
 
-    @precondition(lambda self: self._deadly and not self._crashed)
-    @rule(fault=st.sampled_from(("crash", "kill")))
-    def crash(self, fault: str) -> None:
-        """Once in an example, and only in some: it takes as long as a hundred other steps."""
-        if fault == "crash":
-            self._crashed = True
+    def _start_and_lose(self, who: str, operation: str, loss: str, again: bool, **given: Any) -> None:
+        was_idle = self._idle(who)
+        self._start(who, operation, loss=loss, **given)
+        if again and was_idle:
+            self._start(who, operation, **given)
+
+    def die(self, how: str) -> None:
+        """Once in an example, and only in some."""
+        if self._died:
+            return
+        if how == "crash" and provider.ServerFault.CRASH in self.bench.server_faults:
+            self._died = True
             self._cut_off.update(self._held)
             self._play(ServerFault("crash"))
         elif DEADLY in self._joined:
-            self._crashed = True
+            self._died = True
             self._play(ActorFault(DEADLY, "kill"))
 
-    @precondition(lambda self: self._odd and not self._held)
-    @rule(what=st.sampled_from(("bypass", "exhaust", "retry")), who=st.sampled_from(WORKERS), pick=picks)
     def odd(self, what: str, who: str, pick: int) -> None:
         """What rarely happens by itself."""
+        if self._held or not self._odd_left:
+            return
         match what:
-            case "bypass" if self._player.claims and Capability.GUARD_BYPASS in self._has:
-                self._bypass_guard(self._claim(pick))
+            case "bypass" if Capability.GUARD_BYPASS in self._has:
+                if not self._bypass_guard(who, taken_over=pick % 2 == 0):
+                    return  # later in this example, perhaps
             case "exhaust" if {Capability.TOKEN_SETTING, Capability.CANCEL} <= self._has:
                 self._exhaust_a_token(who)
             case "retry" if {Capability.RETRY, Capability.BACKOFF, Capability.CLOCK} <= self._has:
                 self._fail_again_and_again(who, FAILURES)
+        self._odd_left -= 1
 
-    def _bypass_guard(self, ref: ClaimRef) -> None:
-        """Under a claim that is over: the ledger must have a protection of its own."""
+    def _bypass_guard(self, who: str, *, taken_over: bool) -> bool:
+        """Under a claim that was settled, or whose job another has by now."""
+        if not self._is_live(0):
+            self._make_something_due()
+            self._start(who, "claim")
+        if self._over or not self._is_live(0):
+            return False
+        ref = self._claim(0)
+        if taken_over:
+            self._take_over(ref, "claim", WRITES[0])
+        else:
+            self._write(WRITES[0], 0, TTLS_S[0])
+        if self._over or not self._is_over(ref):
+            return False
+        self._start(self._player.owner_of(ref.number), "bypass_guard", claims=(ref,))
+        return True
+
+    def _is_over(self, ref: ClaimRef) -> bool:
+        """A claim past which no write may come: where the guard does not see to it, the ledger must."""
         claim = self._player.claims[ref.number - 1]
         view = self._rows.by_job.get(claim.job)
-        if view is not None and (view.token != claim.token or view.state is JobState.SUCCEEDED):
-            self._start(self._player.owner_of(ref.number), "bypass_guard", claims=(ref,))
+        return view is not None and (view.token != claim.token or view.state is JobState.SUCCEEDED)
 
     def _exhaust_a_token(self, who: str) -> None:
         """A job of its own, with the last token there is, and away with it: nothing after it could be claimed."""
@@ -545,8 +508,13 @@ class QueueMachine(RuleBasedStateMachine):
     def _write(self, operation: str, pick: int, ttl_s: float, where: int | None = None) -> None:
         claim = self._claim(pick)
         arguments = self._ttl(ttl_s) if operation == "heartbeat" else {}
+        self._start(self._acting_for(claim), operation, claims=(claim,), where=where, arguments=arguments)
+
+    def _acting_for(self, claim: ClaimRef) -> str:
+        """Who was given the claim; or, while that one is busy, the other that goes by its name."""
         owner = self._player.owner_of(claim.number)
-        self._start(owner, operation, claims=(claim,), where=where, arguments=arguments)
+        other = {WORKERS[0]: ODD_ONE_OUT, ODD_ONE_OUT: WORKERS[0]}.get(owner)
+        return other if other is not None and not self._idle(owner) and self._idle(other) else owner
 
     def _batch(self, claim: ClaimRef, how: str) -> tuple[ClaimRef, ...]:
         who = self._player.owner_of(claim.number)
@@ -575,7 +543,14 @@ class QueueMachine(RuleBasedStateMachine):
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         need = OPERATION_NEEDS[operation]
-        if self._over or not self._idle(who) or (need is not None and need not in self._has):
+        if self._over or (need is not None and need not in self._has):
+            return
+        if not self._idle(who) and not claims and loss is None:
+            who = self._other(next(group for group in (WORKERS, REAPERS, PRODUCERS) if who in group))
+        if self._player.status_of(who) is CallStatus.PARKED:
+            self._play(GoOn(who, Then.ANY))  # it has something to finish first
+            return
+        if not self._idle(who):
             return
         self._join(who)
         holds = () if where is None or not self._may_hold else self._holds(who, operation, where)
@@ -600,7 +575,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         self._joined.add(who)
         odd = who == ODD_ONE_OUT
-        process = who == DEADLY and self._deadly
+        process = who == DEADLY and "die" in THEMES[self._theme]
         if odd or process or self._by_gate(who):
             self._play(
                 Join(
@@ -619,12 +594,15 @@ class QueueMachine(RuleBasedStateMachine):
                 self._take(ClockPast(JobRef(number)))
 
     def _comes_due_soon(self, job: JobId) -> bool:
-        """A wait of about a step's length: real time would decide who gets the job, and no example would replay."""
+        """So soon that real time would decide who gets the job: no example would replay."""
         view = self._rows.by_job.get(job)
-        if view is None or view.next_run_at_us is None or view.state is JobState.LEASED:
+        if view is None or view.state not in LIVE_STATES or Capability.CLOCK not in self._has:
             return False
-        waits_s = (view.next_run_at_us - self._rows.at_us) / 1e6
-        return view.state in LIVE_STATES and 0 <= waits_s < SHORT_WAIT_S and Capability.CLOCK in self._has
+        leased = view.state is JobState.LEASED
+        moment_us = view.lease_until_us if leased else view.next_run_at_us
+        if moment_us is None:
+            return False
+        return 0 <= (moment_us - self._rows.at_us) / 1e6 < (SHORT_LEASE_S if leased else SHORT_WAIT_S)
 
     def _take(self, step: Step) -> None:
         if self._over:
@@ -706,6 +684,10 @@ class QueueMachine(RuleBasedStateMachine):
     def _rows(self) -> Observation:
         return self._opened.runner.last_observation
 
+    def _make_something_due(self) -> None:
+        if not self._something_due and self.has_room_for_a_job:
+            self._enqueue(PRODUCERS[0])
+
     @property
     def _something_due(self) -> bool:
         now_us = self._rows.at_us
@@ -722,6 +704,23 @@ class QueueMachine(RuleBasedStateMachine):
     def _claim(self, pick: int) -> ClaimRef:
         count = len(self._player.claims)
         return ClaimRef(count - pick % count)
+
+    def _is_live(self, pick: int) -> bool:
+        """Whether this claim is current and its lease has not ended."""
+        if not self._player.claims:
+            return False
+        claim = self._player.claims[self._claim(pick).number - 1]
+        view = self._rows.by_job.get(claim.job)
+        if view is None or view.state is not JobState.LEASED or view.token != claim.token:
+            return False
+        return view.lease_until_us is None or view.lease_until_us > self._rows.at_us
+
+    def _is_dead(self, job: JobId) -> bool:
+        view = self._rows.by_job.get(job)
+        return view is not None and view.state is JobState.FAILED
+
+    def _ref(self, job: Any) -> JobRef:
+        return JobRef(self._player.jobs.index(str(job)) + 1)
 
     def _job(self, pick: int) -> JobRef:
         count = len(self._player.jobs)

@@ -15,7 +15,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from fencepost.harness.bench import Run
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import LoadedQueue
-from fencepost.harness.machine import Found, ProvedNothing, Tally, machine_on
+from fencepost.harness.machine import Found, ProvedNothing, machine_on
+from fencepost.harness.machine_tally import Tally
 from fencepost.harness.pinning import pinned
 from fencepost.harness.scenario_text import scenario_text
 from fencepost.harness.schedule import parse_schedule
@@ -59,7 +60,16 @@ def look(
             return Looked(tally, found=found)
         except ProvedNothing as nothing:
             return Looked(tally, proved_nothing=nothing)
+        except hypothesis.errors.Flaky as flaky:
+            return Looked(tally, proved_nothing=_did_not_repeat(flaky))
     return Looked(tally)
+
+
+def _did_not_repeat(flaky: hypothesis.errors.Flaky) -> ProvedNothing:
+    """An example that failed and, played again, did not, or failed otherwise: what decided was no step of ours."""
+    seen = getattr(flaky, "exceptions", ())
+    told = "\n\n".join(str(one) for one in seen) or str(flaky)
+    return ProvedNothing(f"an example failed, and did not when it was played again:\n{told}")
 
 
 def finding_text(run: Run, queue_path: str, trace_path: Path | None) -> str:

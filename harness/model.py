@@ -47,6 +47,11 @@ class KnownJob:
     waits_us: list[tuple[int, int]] = field(default_factory=list)  # before each retry: at least, at most
     successor: JobId | None = None  # the job a requeue made of it
 
+    def is_news(self, token: int | None) -> bool:
+        """An answer may come late, after a later claim was settled."""
+        settled = None if self.settled is None else self.settled[0]
+        return settled is None or token is None or token >= settled
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -315,9 +320,14 @@ class Model:
         if len(reply.items) != len(jobs):
             return [f"{_who(call)} gave {len(jobs)} claims and got {len(reply.items)} answers"]
         wrong = _changed(before, after, touched=jobs)
-        for position, (claim, item) in enumerate(zip(call.claims, reply.items, strict=True)):
-            if jobs.index(claim.job) == position:  # a later one of the same job is judged after this one
-                wrong += self._write(call, claim, item, before, after)
+        # Of several items of one job: the first that changed it, or else the first. The others saw another state.
+        deciding: dict[JobId, tuple[Claim, Reply]] = {}
+        for claim, item in zip(call.claims, reply.items, strict=True):
+            known = deciding.setdefault(claim.job, (claim, item))
+            if _answer(item) == "accepted" != _answer(known[1]):
+                deciding[claim.job] = (claim, item)
+        for claim, item in deciding.values():
+            wrong += self._write(call, claim, item, before, after)
         return wrong
 
     def _cancel(self, call: Call, reply: Reply, before: Observation, after: Observation) -> list[str]:
@@ -395,6 +405,8 @@ class Model:
                 allowed = set().union(
                     *(self._answers(call, call.claims[0], before, after) for before, after in moments)
                 )
+                # Where others moved in the same step, it may have been judged after them.
+                allowed |= self._answers(call, call.claims[0], step.after, step.after)
                 # Another's settlement under the same claim may have come while it was on its way.
                 allowed |= {"accepted before"} if _answer(reply) == "accepted before" else set()
                 if _answer(reply) not in allowed:
@@ -427,12 +439,13 @@ class Model:
             successor = self._of(reply.job)
             successor.priority, successor.payload = old.priority, old.payload
         for claim in reply.claims:
-            self._of(claim.job).settled = None
+            if self._of(claim.job).is_news(claim.token):
+                self._of(claim.job).settled = None
         verb = call.operation.removesuffix("_batch")
         if verb in ("complete", "fail"):
             items = reply.items or (reply,)
             for claim, item in zip(call.claims, items, strict=False):
-                if item.accepted:
+                if item.accepted and self._of(claim.job).is_news(claim.token):
                     self._of(claim.job).settled = (claim.token, verb)
                 if item.outcome is Outcome.UNKNOWN:
                     self._of(claim.job).maybe_settled.add((claim.token, verb))

@@ -10,7 +10,7 @@ from fencepost.harness.actors.messages import claim_to_json
 from fencepost.harness.adapter import OPERATION_NEEDS, Capability, Claim, JobId, JobState
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.gate import Rule, parse_rule
-from fencepost.harness.history import CallStatus
+from fencepost.harness.history import Call, CallStatus
 from fencepost.harness.postgres import provider
 from fencepost.harness.race import NotEstablished, Participant, Pending, Race
 from fencepost.harness.scenario import Scenario, Variant
@@ -90,6 +90,10 @@ class Player:
         pending = self._pending.get(actor)
         status = None if pending is None else pending.status
         return None if status is CallStatus.ANSWERED else status
+
+    def call_of(self, actor: str) -> Call:
+        """The actor's latest."""
+        return self._pending[actor].call
 
     def claims_of_call(self, actor: str) -> list[ClaimRef]:
         """Of the actor's call in flight: the claims it acts under that were handed out."""

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from psycopg.conninfo import make_conninfo
-
 from fencepost.harness.actors.base import Actor, ActorFailed
 from fencepost.harness.actors.messages import Seat
 from fencepost.harness.control import Control
 from fencepost.harness.errors import FencepostError
+from fencepost.harness.postgres.connection_string import conninfo
 from fencepost.harness.postgres.provider import ServerFault, ServerUnderTest
 from fencepost.harness.race_faults import Seating
 from fencepost.harness.runner import Runner
@@ -81,9 +80,9 @@ class Seats:
         dsn = self.place.dsn_for(actor_application_name(name))
         wire = self._choose_wire(name, seating.path)
         if wire is not None:
-            dsn = make_conninfo(self.place.tcp_dsn_for(actor_application_name(name)), **wire.address)
+            dsn = conninfo(self.place.tcp_dsn_for(actor_application_name(name)), **wire.address)
         if seating.time_zone is not None:
-            dsn = make_conninfo(dsn, options=f"-c TimeZone={seating.time_zone}")
+            dsn = conninfo(dsn, options=f"-c TimeZone={seating.time_zone}")
         return Seat(
             actor=name,
             worker_name=seating.worker_name,

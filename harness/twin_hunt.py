@@ -18,13 +18,27 @@ from multiprocessing.sharedctypes import Synchronized
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.pinning import WORKER_VARIABLE
 from fencepost.harness.scenario import Variant, choose, installed_scenarios
-from fencepost.harness.twins import Catch, SuiteReport, TwinReport, TwinSuite, clean, hunt, load_suites
-from fencepost.harness.verdict import Verdict
+from fencepost.harness.twins import (
+    NOT_PASSED,
+    Catch,
+    SuiteReport,
+    TwinReport,
+    TwinSuite,
+    clean,
+    hunt,
+    load_suites,
+)
 
 SWARM = "swarm"
 
 ORIGINAL = None
 """In the place of a twin's name: the queue itself."""
+
+
+@dataclass(frozen=True)
+class Hunted:
+    catches: tuple[NamedCatch, ...]
+    not_run: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,6 @@ def hunt_all(
         for suite in load_suites()
     ]
     variants = variants_of(names)
-    by_name = {variant.name: variant for variant in variants}
     context = multiprocessing.get_context("spawn")
     counter = context.Value("i", 0)
     with ProcessPoolExecutor(jobs, context, _open_lab, (options, counter)) as pool:
@@ -62,16 +75,19 @@ def hunt_all(
             for number, suite in enumerate(suites)
             for twin in [ORIGINAL, *(twin.name for twin in suite.twins)]
         }
-        found: dict[tuple[int, str | None], list[Catch]] = {}
+        found: dict[tuple[int, str | None], Hunted] = {}
         try:
             for piece in as_completed(pieces):
                 number, twin = pieces[piece]
-                found[number, twin] = [_named(catch, by_name) for catch in piece.result()]
+                found[number, twin] = piece.result()
                 show(twin or suites[number].original)
         except BaseException:  # a Ctrl-C too: the pool would hunt all the other twins before it lets go
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return [_report(suite, number, variants, found) for number, suite in enumerate(suites)]
+    return [
+        _report(suite, variants, {twin: found[n, twin] for n, twin in found if n == number})
+        for number, suite in enumerate(suites)
+    ]
 
 
 def variants_of(names: Sequence[str]) -> list[Variant]:
@@ -80,19 +96,17 @@ def variants_of(names: Sequence[str]) -> list[Variant]:
     return [v for scenario in chosen if names or scenario.family != SWARM for v in scenario.variants()]
 
 
-def _report(
-    suite: TwinSuite,
-    number: int,
-    variants: Sequence[Variant],
-    found: dict[tuple[int, str | None], list[Catch]],
-) -> SuiteReport:
-    twins = [TwinReport(twin, found[number, twin.name]) for twin in suite.twins]
-    return SuiteReport(suite, variants, twins, found[number, ORIGINAL])
+def _report(suite: TwinSuite, variants: Sequence[Variant], found: dict[str | None, Hunted]) -> SuiteReport:
+    by_name = {variant.name: variant for variant in variants}
 
+    def caught(hunted: Hunted) -> list[Catch]:
+        return [
+            Catch(by_name[catch.variant], NOT_PASSED[catch.verdict], catch.broke, catch.step)
+            for catch in hunted.catches
+        ]
 
-def _named(catch: NamedCatch, by_name: dict[str, Variant]) -> Catch:
-    verdict = next(verdict for verdict in Verdict if verdict.value == catch.verdict)
-    return Catch(by_name[catch.variant], verdict, catch.broke, catch.step)
+    twins = [TwinReport(twin, caught(found[twin.name])) for twin in suite.twins]
+    return SuiteReport(suite, variants, twins, caught(found[ORIGINAL]), found[ORIGINAL].not_run)
 
 
 # In the processes of the pool
@@ -120,15 +134,15 @@ def _end_with_the_hunt() -> None:
     os._exit(1)
 
 
-def _hunt_piece(
-    number: int, twin_name: str | None, names: tuple[str, ...], thorough: bool
-) -> list[NamedCatch]:
+def _hunt_piece(number: int, twin_name: str | None, names: tuple[str, ...], thorough: bool) -> Hunted:
     assert _lab is not None, "the pool opens it first"
     suite = load_suites()[number]
     variants = variants_of(names)
+    not_run: list[str] = []
     if twin_name is ORIGINAL:
-        catches = clean(_lab, suite.original, variants)
+        catches, not_run = clean(_lab, suite.original, variants)
     else:
         (twin,) = [twin for twin in suite.twins if twin.name == twin_name]
         catches = hunt(_lab, twin, variants, thorough=thorough).catches
-    return [NamedCatch(c.variant.name, c.verdict.value, c.broke, c.step) for c in catches]
+    named = (NamedCatch(c.variant.name, c.verdict.value, c.broke, c.step) for c in catches)
+    return Hunted(tuple(named), tuple(not_run))

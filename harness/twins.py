@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any
@@ -19,6 +19,10 @@ from fencepost.harness.verdict import Verdict
 
 EXPECTATION = "expectation"
 """What a twin names that breaks a promise no invariant speaks of: a scenario's own expectation catches it."""
+
+
+NOT_PASSED = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
+"""By its word, what the verdict of a catch can be."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class SuiteReport:
     variants: Sequence[Variant]
     twins: list[TwinReport]
     unclean: list[Catch]  # where the original queue itself did not pass
+    not_run: Sequence[str] = ()  # variants the original queue or its server lacks something for
 
     @property
     def all_caught(self) -> bool:
@@ -74,7 +79,10 @@ class SuiteReport:
         if self.unclean:
             names = ", ".join(f"{catch.variant.name} ({catch.verdict.value})" for catch in self.unclean)
             return f"{told}; queue '{self.suite.original}' is NOT clean: {names}"
-        return f"{told}; queue '{self.suite.original}' is clean in {len(self.variants)} scenarios"
+        told += (
+            f"; queue '{self.suite.original}' is clean in {len(self.variants) - len(self.not_run)} scenarios"
+        )
+        return f"{told}; not run: {', '.join(self.not_run)}" if self.not_run else told
 
 
 def load_suites() -> list[TwinSuite]:
@@ -84,20 +92,22 @@ def load_suites() -> list[TwinSuite]:
 def spread(variants: Sequence[Variant]) -> list[Variant]:
     """One variant of every scenario first, then the second of each, …: a twin is caught sooner that way.
 
-    Those with faults come after all others: a crash of the server takes as long as ten other scenarios.
+    Those with faults come after all others, and of the server last: a crash takes as long as ten other scenarios.
     """
     turns: dict[str, int] = {}
     ranked = []
     for place, variant in enumerate(variants):
         turn = turns[variant.scenario.name] = turns.get(variant.scenario.name, -1) + 1
-        ranked.append((variant.scenario.has_faults, turn, place))
+        scenario = variant.scenario
+        ranked.append((bool(scenario.server_faults), scenario.has_faults, turn, place))
     return [variants[place] for *_, place in sorted(ranked)]
 
 
-def clean(lab: Lab, original: str, variants: Sequence[Variant]) -> list[Catch]:
-    """Where the queue itself does not pass: nowhere, or its twins prove nothing."""
+def clean(lab: Lab, original: str, variants: Sequence[Variant]) -> tuple[list[Catch], list[str]]:
+    """Where the queue itself does not pass: nowhere, or its twins prove nothing. And what could not be run on it."""
     loaded = load_queue(original)
-    return [catch for variant in variants if (catch := _try(lab, loaded, variant)) is not None]
+    not_run = [variant.name for variant in variants if lab.bench(loaded).lacks(variant)]
+    return [catch for variant in variants if (catch := _try(lab, loaded, variant)) is not None], not_run
 
 
 def hunt(lab: Lab, twin: Twin, variants: Sequence[Variant], *, thorough: bool) -> TwinReport:
@@ -108,10 +118,9 @@ def hunt(lab: Lab, twin: Twin, variants: Sequence[Variant], *, thorough: bool) -
     for variant in spread(variants):
         if variant.scenario.name in done:
             continue
-        if variant.scenario.has_faults:
-            done.add(
-                variant.scenario.name
-            )  # one variant must do: with all of them a hunt takes ten times as long
+        if variant.scenario.server_faults:
+            # One variant must do: with all of them a hunt takes several times as long.
+            done.add(variant.scenario.name)
         catch = _try(lab, loaded, variant)
         if catch is not None:
             report.catches.append(catch)
@@ -170,19 +179,39 @@ def only_catchers(report: SuiteReport) -> dict[str, list[str]]:
     """By scenario, the twins that survive without it."""
     needed: dict[str, list[str]] = {}
     for entry in report.twins:
-        scenarios = {catch.variant.scenario.name for catch in entry.named_catches}
+        scenarios = _catching(entry)
         if len(scenarios) == 1:
-            needed.setdefault(scenarios.pop(), []).append(entry.twin.name)
+            needed.setdefault(scenarios[0], []).append(entry.twin.name)
     return needed
 
 
-def first_catchers(report: SuiteReport) -> dict[str, list[str]]:
-    """By scenario, the twins it is the first to catch, in the order the scenarios run."""
+def first_of_several(report: SuiteReport) -> dict[str, list[str]]:
+    """By scenario, the twins it is the first to catch, in the order the scenarios run, and not the only one."""
     first: dict[str, list[str]] = {}
     for entry in report.twins:
-        if entry.caught:
-            first.setdefault(entry.named_catches[0].variant.scenario.name, []).append(entry.twin.name)
+        scenarios = _catching(entry)
+        if len(scenarios) > 1:
+            first.setdefault(scenarios[0], []).append(entry.twin.name)
     return first
+
+
+def _catching(entry: TwinReport) -> list[str]:
+    return list(dict.fromkeys(catch.variant.scenario.name for catch in entry.named_catches))
+
+
+def _rarest_of_the_others(report: SuiteReport) -> dict[str, tuple[str, int]]:
+    """By scenario that is neither the only nor the first one for any twin: the twin that fewest catch."""
+    leading = only_catchers(report).keys() | first_of_several(report).keys()
+    rarest: dict[str, tuple[str, int]] = {}
+    for entry in sorted(report.twins, key=lambda entry: len(_catching(entry))):
+        for name in _catching(entry):
+            if name not in leading:
+                rarest.setdefault(name, (entry.twin.name, len(_catching(entry))))
+    return dict(sorted(rarest.items()))
+
+
+def _told(twins_by_scenario: dict[str, list[str]]) -> list[str]:
+    return [f"  {name}: {', '.join(twins)}" for name, twins in twins_by_scenario.items()]
 
 
 def matrix(report: SuiteReport) -> str:
@@ -195,7 +224,11 @@ def matrix(report: SuiteReport) -> str:
     for name in names:
         lines.append(f"{name:<{width}}" + "".join(f"{_cell(entry, name):>3}" for entry in report.twins))
     lines += ["", "the only scenario that catches a twin:"]
-    lines += [f"  {name}: {', '.join(twins)}" for name, twins in only_catchers(report).items()]
+    lines += _told(only_catchers(report))
+    lines += ["", "the first that catches a twin which others catch too:"]
+    lines += _told(first_of_several(report))
+    lines += ["", "catch only what another has caught before, with the rarest of it and how many catch that:"]
+    lines += [f"  {name}: {twin}, {count}" for name, (twin, count) in _rarest_of_the_others(report).items()]
     idle = catches_nothing(report)
     lines += ["", f"scenarios that catch nothing: {', '.join(idle) if idle else 'none'}", report.summary()]
     return "\n".join(lines)
@@ -222,7 +255,7 @@ def markdown(report: SuiteReport) -> str:
         "|---|---|---|---|---|---|",
     ]
     for entry in report.twins:
-        scenarios = list(dict.fromkeys(catch.variant.scenario.name for catch in entry.named_catches))
+        scenarios = _catching(entry)
         step = entry.named_catches[0].step if entry.caught else "NOT CAUGHT"
         lines.append(
             f"| `{entry.twin.name}` | {entry.twin.sentence} | {entry.twin.breaks} | "
@@ -240,6 +273,7 @@ def markdown(report: SuiteReport) -> str:
 def as_json(report: SuiteReport) -> dict[str, Any]:
     return {
         "clean": not report.unclean,
+        "not_run": list(report.not_run),
         "unclean": [_catch_as_json(catch) for catch in report.unclean],
         "all_caught": report.all_caught,
         "catches_nothing": catches_nothing(report),
@@ -255,6 +289,26 @@ def as_json(report: SuiteReport) -> dict[str, Any]:
             for entry in report.twins
         ],
     }
+
+
+def from_json(told: Mapping[str, Any], suite: TwinSuite, variants: Sequence[Variant]) -> SuiteReport:
+    """What `as_json` told of an earlier hunt with these scenarios; KeyError where twins or scenarios have changed."""
+    by_name = {variant.name: variant for variant in variants}
+    twins = {entry["name"]: entry for entry in told["twins"]}
+
+    def catches(entries: Sequence[Mapping[str, Any]]) -> list[Catch]:
+        return [
+            Catch(by_name[c["scenario"]], NOT_PASSED[c["verdict"]], tuple(c["broke"]), c["step"])
+            for c in entries
+        ]
+
+    return SuiteReport(
+        suite,
+        variants,
+        [TwinReport(twin, catches(twins[twin.name]["catches"])) for twin in suite.twins],
+        catches(told["unclean"]),
+        told["not_run"],
+    )
 
 
 def _catch_as_json(catch: Catch) -> dict[str, Any]:

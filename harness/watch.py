@@ -96,6 +96,10 @@ class ServerWatch:
         self._connection.close()
         self._connection = self._connect()
 
+    @property
+    def has_orphans(self) -> bool:
+        return bool(self._orphans)
+
     def now_us(self) -> int:
         row = self._connection.execute(
             "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from fencepost.harness.gate import (
     Cut,
@@ -269,6 +270,7 @@ def hold_place(rule: Rule) -> str:
     return f"{when(rule)} {rule.address}"
 
 
+@lru_cache(maxsize=4_096)
 def headline(sql: str) -> str:
     """The beginning of a statement on one line."""
     words = " ".join(sql.split())

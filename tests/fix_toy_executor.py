@@ -240,6 +240,37 @@ class ToyExecutor:
         return ToyExecution(program, self.judge, self.falsify)
 
 
+class RecordingExecution(ToyExecution):
+    """Keeps every run in the sequence they were made in: its order and its outcome, none if it was cut short."""
+
+    def __init__(self, program: Program) -> None:
+        self.runs: list[tuple[list[Choice], Outcome | None]] = []
+        super().__init__(program, None)
+        self.runs.clear()
+
+    def reset(self) -> None:
+        super().reset()
+        self.runs.append(([], None))
+
+    def take(self, choice: Choice) -> StepResult:
+        self.runs[-1][0].append(choice)
+        return super().take(choice)
+
+    def finish(self) -> Outcome:
+        outcome = super().finish()
+        self.runs[-1] = (self.runs[-1][0], outcome)
+        return outcome
+
+
+@dataclass(frozen=True)
+class RecordingExecutor:
+    opened: list[RecordingExecution] = field(default_factory=list)
+
+    def open(self, program: Program) -> Execution:
+        self.opened.append(RecordingExecution(program))
+        return self.opened[-1]
+
+
 def toy(text: str, **faults: int) -> Program:
     """`toy("A:begin,write-x,commit B:read-x", expire=1)`."""
     actors = []

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ def twin_report(*, caught: bool) -> SuiteReport:
 
 @pytest.mark.parametrize("caught", [True, False])
 def test_twins_must_be_caught(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, caught: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, caught: bool
 ) -> None:
     report = twin_report(caught=caught)
     monkeypatch.setattr("fencepost.harness.commands.twins.load_suites", lambda: [report.suite])
@@ -165,12 +166,48 @@ def test_twins_must_be_caught(
         assert re.search(r"│ no_fence +│.*│ NOT CAUGHT +│ fence should +│", shown)
         assert "0 of 1 twins caught by the invariant they name; SURVIVED: no_fence; queue 'ref" in shown
     assert main(["twins", "--json"]) == (0 if caught else 1)
-    told = json.loads(capsys.readouterr().out)["reference"]
+    found = capsys.readouterr().out
+    told = json.loads(found)["reference"]
     assert (told["clean"], told["all_caught"]) == (True, caught)
     (twin,) = told["twins"]
     assert (twin["name"], twin["breaks"], twin["caught"]) == ("no_fence", "fence", caught)
     wanted = {"scenario": "late_complete_while_b_runs", "verdict": "fail", "broke": ["fence"], "step": 5}
     assert twin["catches"] == ([wanted] if caught else [])
+
+    monkeypatch.setattr("fencepost.harness.commands.twins.hunt_all", lambda *_, **__: pytest.fail("a hunt"))
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(found)
+    assert main(["twins", "--from", str(earlier)]) == (0 if caught else 1)
+    again = capsys.readouterr().out
+    assert ("NOT CAUGHT" in again) is not caught
+    assert main(["twins", "late_complete_while_b_runs", "--from", str(earlier), "--json"]) == (
+        0 if caught else 1
+    )
+    assert capsys.readouterr().out == found
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, r"--from .*earlier.json: No such file or directory\."),
+        ("{", r"--from .*earlier.json: this is not what `fencepost twins --json` prints\."),
+        ("[]", r"--from .*earlier.json: this is not what `fencepost twins --json` prints\."),
+        ('{"reference": {"twins": []}}', r"--from .*: it says nothing of '\w+', or it is of other twins"),
+    ],
+)
+def test_an_earlier_hunt_that_cannot_be_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, told: str
+) -> None:
+    earlier = tmp_path / "earlier.json"
+    if content is not None:
+        earlier.write_text(content)
+    assert main(["twins", "--from", str(earlier)]) == 2
+    assert re.search(told, capsys.readouterr().err)
+
+
+def test_what_was_not_run_on_the_queue_is_not_called_clean() -> None:
+    report = replace(twin_report(caught=True), not_run=["late_complete_while_b_runs"])
+    assert report.summary().endswith("is clean in 0 scenarios; not run: late_complete_while_b_runs")
 
 
 def test_list_shows_every_scenario(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,15 @@ from functools import cache
 
 import pytest
 
-from fencepost.harness.explore.executor import Choice, Status, StepResult
+from fencepost.harness.explore.executor import (
+    Choice,
+    Executor,
+    Outcome,
+    Schedule,
+    Status,
+    StepResult,
+    schedule_text,
+)
 from fencepost.harness.explore.exhaustive import Exhaustive, multinomial
 from fencepost.harness.explore.footprint import Access, Footprint, Mode
 from fencepost.harness.explore.program import Program
@@ -18,6 +26,7 @@ from fencepost.harness.explore.search import explore
 from fencepost.harness.explore.strategy import Strategy
 from fencepost.tests.fix_toy_executor import (
     FickleExecutor,
+    RecordingExecutor,
     ToyExecution,
     ToyExecutor,
     lost_update,
@@ -36,9 +45,7 @@ BY_HAND = (THREE_JOBS, ONE_ROW, DEADLOCK, SCANNED)
 """What random programs of this size rarely have."""
 
 
-def explored(
-    strategy: Strategy, program: Program, executor: ToyExecutor | FickleExecutor | None = None
-) -> Result:
+def explored(strategy: Strategy, program: Program, executor: Executor | None = None) -> Result:
     workers = Here(executor or ToyExecutor(), program)
     try:
         return explore(program, strategy, workers)
@@ -46,11 +53,31 @@ def explored(
         workers.close()
 
 
-@cache
-def exhausted(program: Program) -> Result:
-    result = explored(Exhaustive(BUDGET), program)
+Made = list[tuple[Schedule, Outcome]]
+
+
+def in_sequence(strategy: Strategy, program: Program) -> tuple[Result, Made]:
+    executor = RecordingExecutor()
+    result = explored(strategy, program, executor)
     assert result.complete, f"{program} is too large for this test"
-    return result
+    (execution,) = executor.opened
+    made = [(tuple(order), outcome) for order, outcome in execution.runs if outcome is not None]
+    assert len(made) == len(execution.runs), "a run was cut short"
+    return result, made
+
+
+@cache
+def every_order(program: Program) -> tuple[Result, Made]:
+    return in_sequence(Exhaustive(BUDGET), program)
+
+
+@cache
+def fewer_orders(program: Program) -> tuple[Result, Made]:
+    return in_sequence(Reduced(BUDGET, program.faults), program)
+
+
+def exhausted(program: Program) -> Result:
+    return every_order(program)[0]
 
 
 def test_exhaustive_tries_every_order_once() -> None:
@@ -89,7 +116,7 @@ def test_a_deadlock_is_reached_from_both_sides() -> None:
 
 @pytest.mark.parametrize("program", BY_HAND, ids=str)
 def test_both_reach_the_same_outcomes(program: Program) -> None:
-    every, reduced = exhausted(program), explored(Reduced(BUDGET), program)
+    every, reduced = exhausted(program), fewer_orders(program)[0]
     assert set(reduced.tally.outcomes) == set(every.tally.outcomes)
     assert reduced.tally.stands_for == every.tally.runs
 
@@ -99,7 +126,7 @@ def test_both_reach_the_same_outcomes_on_random_programs(start: int) -> None:
     saved = 0
     for seed in range(start, start + 25):
         program = random_program(seed)
-        every, reduced = exhausted(program), explored(Reduced(BUDGET), program)
+        every, reduced = exhausted(program), fewer_orders(program)[0]
         assert reduced.complete
         assert set(reduced.tally.outcomes) == set(every.tally.outcomes), program
         # Stronger: every order belongs to exactly one of the classes that were run.
@@ -107,6 +134,43 @@ def test_both_reach_the_same_outcomes_on_random_programs(start: int) -> None:
         assert reduced.tally.runs <= every.tally.runs
         saved += every.tally.runs - reduced.tally.runs
     assert saved > 0
+
+
+def first_seen(made: Made) -> dict[Outcome, int]:
+    seen: dict[Outcome, int] = {}
+    for number, (_, outcome) in enumerate(made, 1):
+        seen.setdefault(outcome, number)
+    return seen
+
+
+def is_selection_of(few: list[Schedule], many: list[Schedule]) -> bool:
+    following = iter(many)
+    return all(schedule in following for schedule in few)
+
+
+@pytest.mark.parametrize("start", range(0, PROGRAMS, 25))
+def test_reduced_runs_a_selection_of_exhaustive_and_needs_no_more_for_any_outcome(start: int) -> None:
+    earlier = 0
+    for program in (*BY_HAND, *map(random_program, range(start, start + 25))):
+        every, fewer = every_order(program)[1], fewer_orders(program)[1]
+        assert is_selection_of([order for order, _ in fewer], [order for order, _ in every]), program
+        needed, needed_at_most = first_seen(fewer), first_seen(every)
+        assert needed.keys() == needed_at_most.keys()
+        assert all(needed[outcome] <= needed_at_most[outcome] for outcome in needed), program
+        earlier += sum(needed[outcome] < needed_at_most[outcome] for outcome in needed)
+    assert earlier > 0
+
+
+def test_orders_with_fewer_deviations_come_first() -> None:
+    made = [order for order, _ in every_order(toy("A:read-x,read-x B:read-y,read-y"))[1]]
+    assert [schedule_text(order) for order in made] == [
+        "A*2 B*2",
+        "A B*2 A",
+        "B*2 A*2",
+        "A B A B",
+        "B A*2 B",
+        "B A B A",
+    ]
 
 
 def test_the_random_programs_are_worth_the_name() -> None:
@@ -147,14 +211,18 @@ def test_with_a_broken_relation_the_comparison_goes_red(name: str) -> None:
     assert differs(ToyExecutor(falsify=FALSIFIED[name])), f"{name}, and nothing noticed"
 
 
-def test_without_waits_the_comparison_goes_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_waits_the_search_says_that_it_was_misled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepResult, "changes_waits", property(lambda step: False))
-    assert set(explored(Reduced(BUDGET), DEADLOCK).tally.outcomes) != set(exhausted(DEADLOCK).tally.outcomes)
+    result = explored(Reduced(BUDGET), DEADLOCK)
+    assert not result.complete and not result.conclusive
+    (difference,) = result.differences
+    assert str(difference).startswith("an order like others that were run gave something else at step 6")
+    assert "[blocked]" in difference.expected and "deadlock" in difference.seen
 
 
 def differs(executor: ToyExecutor) -> bool:
     for program in (*BY_HAND, *map(random_program, range(PROGRAMS))):
-        reduced = explored(Reduced(BUDGET), program, executor)
+        reduced = explored(Reduced(BUDGET, program.faults), program, executor)
         if set(reduced.tally.outcomes) != set(exhausted(program).tally.outcomes):
             return True
     return False
@@ -163,7 +231,7 @@ def differs(executor: ToyExecutor) -> bool:
 def test_a_failure_is_numbered_and_the_shortest_comes_first() -> None:
     program = toy("A:read-x,write-x B:write-x,read-y C:write-y")
     every = explored(Exhaustive(BUDGET), program, ToyExecutor(lost_update))
-    reduced = explored(Reduced(BUDGET), program, ToyExecutor(lost_update))
+    reduced = explored(Reduced(BUDGET, program.faults), program, ToyExecutor(lost_update))
     for result in (every, reduced):
         assert result.shortest is not None
         assert result.shortest.outcome.broken == ("lost_update",)

@@ -211,3 +211,12 @@ def test_it_agrees_with_brute_force(part: int) -> None:
         )
     assert all(kinds[kind] > 100 for kind in kinds), kinds
     assert len(kinds) == 5
+
+
+def test_items_of_one_batch_on_one_job_are_answered_together() -> None:
+    told = leased().call("complete", token=1).call("complete", token=1)
+    first, second = told.operations[-2:]
+    told.operations[-1] = replace(second, started=first.started, answered=first.answered)
+    found = told.verdict()
+    assert found is not None
+    assert found.answered == first.answered

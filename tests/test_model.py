@@ -17,6 +17,7 @@ from fencepost.harness.pinning import pinned
 from fencepost.harness.replay import replay_of
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.schedule import parse_schedule
+from fencepost.harness.verdict import Verdict
 from fencepost.tests.fix_scenarios import only
 from fencepost.tests.test_replay import first_of_each_family
 
@@ -60,6 +61,16 @@ def test_a_lost_answer_has_an_explanation(lab: Lab) -> None:
     steps = played(lab, LOST)
     assert any(step.reply is not None and step.reply.outcome is Outcome.UNKNOWN for step in steps)
     assert explain(steps, lab.bench(load_queue("reference")).capabilities) is None
+
+
+@pytest.mark.parametrize(
+    "late",
+    ["A:claim | A:fail@after_commit | clock>j1", "A:claim@after_commit | clock+61s"],
+    ids=["settlement", "claim"],
+)
+def test_an_answer_that_comes_late_is_not_taken_for_what_happened_last(lab: Lab, late: str) -> None:
+    steps = played(lab, f"P:enqueue | {late} | B:claim | B:complete | A> | B:complete")
+    assert complaints(steps, lab) == []
 
 
 def test_one_that_cannot_be_true_has_none(lab: Lab) -> None:
@@ -118,3 +129,27 @@ def test_a_step_that_freed_others_is_one_group(lab: Lab) -> None:
     steps = played(lab, "P:enqueue | A:claim | A:complete@after_guard | P:cancel(j1)! | A>")
     kinds = [[step.status for step in group if step.call is not None] for group in groups(steps)]
     assert [CallStatus.ANSWERED, CallStatus.ANSWERED] in kinds
+
+
+def test_what_was_blocked_may_be_judged_after_the_step_that_freed_it(lab: Lab) -> None:
+    """B's fail, asked again, waits for A's claim: before that it would have been the repetition of an answer."""
+    text = "P:enqueue | B:claim | B:fail | clock>j1 | A:claim@after_claim | B:fail! | A>"
+    assert complaints(played(lab, text), lab) == []
+
+
+def test_a_write_judged_after_another_renewed_its_lease_is_no_stale_write(lab: Lab) -> None:
+    """The heartbeat held the row's lock while the lease ran out, and renewed it before the complete was judged."""
+    held = "P:enqueue | A:claim | A:heartbeat@after_guard | C:complete(#1)@after_guard! | clock>A | A> | C>"
+    run = lab.run(load_queue("reference"), replay_of(parse_schedule(held)))
+    assert run.judgement.verdict is Verdict.PASS, run.judgement.reasons
+    frozen = lab.run(
+        load_queue("fencepost.queue_impl.twins:guard_at_frozen_now"),
+        replay_of(parse_schedule("P:enqueue | A:claim | A:complete@before_lock | clock>A | A>?")),
+    )
+    assert [violation.invariant for violation in frozen.facts.violations] == ["fence"]
+
+
+def test_a_batch_with_an_old_and_a_new_claim_of_one_job_is_as_foretold(lab: Lab) -> None:
+    steps = played(lab, "P:enqueue | B:claim | clock>B | B:claim | B:complete_batch(#1, #2)")
+    assert steps[-1].after.jobs[0].state is JobState.SUCCEEDED
+    assert complaints(steps, lab) == []

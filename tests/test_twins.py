@@ -12,9 +12,21 @@ import pytest
 from fencepost.harness.adapter import Twin
 from fencepost.harness.invariants import INVARIANTS
 from fencepost.harness.lab import Lab, LabOptions
-from fencepost.harness.scenario import choose, installed_scenarios
+from fencepost.harness.scenario import Variant, choose, installed_scenarios
 from fencepost.harness.twin_hunt import hunt_all, variants_of
-from fencepost.harness.twins import EXPECTATION, catches_nothing, hunt, load_suites, matrix, spread
+from fencepost.harness.twins import (
+    EXPECTATION,
+    Catch,
+    SuiteReport,
+    TwinReport,
+    TwinSuite,
+    catches_nothing,
+    hunt,
+    load_suites,
+    matrix,
+    spread,
+)
+from fencepost.harness.verdict import Verdict
 
 CATCHES = Path(__file__).resolve().parent.parent / "docs/what-it-catches.md"
 WRITTEN = {
@@ -78,6 +90,23 @@ def test_any_number_of_processes_finds_the_same() -> None:
     assert not one[0].all_caught, "one scenario does not catch the twins of all"
     assert "SURVIVED" in one[0].summary()
     assert catches_nothing(one[0]) == []
+
+
+def test_the_matrix_says_which_scenario_leads_for_which_twin() -> None:
+    alone, first, second = variants_of(["two_claims_at_once", "heartbeat_extends", "lease_race"])[:3]
+    names = [variant.scenario.name for variant in (alone, first, second)]
+    assert len(set(names)) == 3
+
+    def caught_by(number: int, *variants: Variant) -> TwinReport:
+        catches = [Catch(variant, Verdict.FAIL, (TWINS[number].breaks,), 1) for variant in variants]
+        return TwinReport(TWINS[number], catches)
+
+    twins = [caught_by(0, alone), caught_by(1, first, second)]
+    told = matrix(SuiteReport(TwinSuite("reference", TWINS[:2]), [alone, first, second], twins, []))
+    assert f"the only scenario that catches a twin:\n  {names[0]}: {TWINS[0].name}\n" in told
+    assert f"which others catch too:\n  {names[1]}: {TWINS[1].name}\n" in told
+    assert f"how many catch that:\n  {names[2]}: {TWINS[1].name}, 2\n" in told
+    assert "scenarios that catch nothing: none" in told
 
 
 def test_spreading_loses_and_doubles_nothing() -> None:

@@ -48,6 +48,8 @@ class Actor(ABC):
 
     def take_passed(self) -> list[str]:
         """Checkpoints passed since the last look. Complete whenever the actor is parked, blocked or done."""
+        if not self._passed:
+            return []
         passed = list(self._passed)
         self._passed.clear()
         return passed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
+import select
 import threading
 from typing import TypeAlias
 
@@ -41,12 +41,20 @@ class Outbox:
         self._empty.release()
         os.eventfd_write(self.fd, 1)
 
+    @property
+    def is_empty(self) -> bool:
+        return self._empty.locked()
+
     def get(self, timeout_s: float) -> _Outcome | None:
-        """Raises queue.Empty if nothing comes within `timeout_s`."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.fd)
+        """Raises queue.Empty if nothing comes within `timeout_s`. Afterwards `fd` cannot be read."""
         if not self._empty.acquire(timeout=max(0.0, timeout_s)):
             raise queue.Empty
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            # Taken before it was announced, which is the next thing `put` does.
+            select.select([self.fd], [], [], CLOSE_DEADLINE_S)
+            os.eventfd_read(self.fd)
         return self._outcome
 
     def close(self) -> None:
@@ -107,6 +115,8 @@ class ThreadActor(Actor):
         self._inbox.put(request)
 
     def poll(self, timeout_s: float) -> Reply | None:
+        if timeout_s <= 0.0 and self._outbox.is_empty:
+            return None
         try:
             outcome = self._outbox.get(timeout_s)
         except queue.Empty:

@@ -29,7 +29,7 @@ from fencepost.harness.errors import UsageError
 from fencepost.harness.explore.findings import Finding, find
 from fencepost.harness.explore.program import Program, parse
 from fencepost.harness.explore.real import FAULTS, QueueExecutor, check_program, close_stages
-from fencepost.harness.explore.result import Result
+from fencepost.harness.explore.result import Result, count
 from fencepost.harness.explore.scale import Here, Workers, dask, processes
 from fencepost.harness.explore.search import explore
 from fencepost.harness.explore.strategies import DEFAULT_DEPTH, STRATEGIES, make_strategy
@@ -90,13 +90,18 @@ def perform(arguments: argparse.Namespace) -> int:
     executor = QueueExecutor(arguments.queue, lab_options(arguments))
     directory = ensure_trace_dir(arguments.trace_dir)
     try:
-        with _workers(arguments, executor, program) as workers, _progress() as progress:
-            started = time.perf_counter()
-            result = explore(program, strategy, workers, stop_at_first=arguments.first, progress=progress)
-            elapsed_s = time.perf_counter() - started
-        finding = None
-        if result.shortest is not None:
-            finding = find(executor, program, result.shortest.schedule, result.shortest.outcome)
+        with _progress() as progress:
+            with _workers(arguments, executor, program) as workers:
+                if progress is not None:
+                    progress.begin()
+                started = time.perf_counter()
+                result = explore(program, strategy, workers, stop_at_first=arguments.first, progress=progress)
+                elapsed_s = time.perf_counter() - started
+            finding = None
+            if result.shortest is not None:
+                if progress is not None:
+                    progress.say("making the failing order smaller, and looking for the nearest that holds")
+                finding = find(executor, program, result.shortest.schedule, result.shortest.outcome)
     finally:
         close_stages()
     paths = write_traces(finding, directory) if finding is not None else []
@@ -146,16 +151,21 @@ class _Line:
 
     def __init__(self, live: Live) -> None:
         self._live = live
+        self.begin()
+
+    def begin(self) -> None:
+        """From here on counts for the rate: the servers have started."""
         self._started = time.perf_counter()
 
     def __call__(self, tally: Tally) -> None:
         rate = tally.runs / max(time.perf_counter() - self._started, 1e-9)
-        self._live.update(
-            Text(
-                f"{tally.runs:,} schedules, {rate:,.0f}/s, {len(tally.outcomes)} distinct outcomes, "
-                f"depth {tally.longest}, {tally.failed:,} failures"
-            )
+        self.say(
+            f"{count(tally.runs, 'schedule')}, {rate:,.0f}/s, {count(len(tally.outcomes), 'distinct outcome')}, "
+            f"depth {tally.longest}, {count(tally.failed, 'failure')}"
         )
+
+    def say(self, words: str) -> None:
+        self._live.update(Text(words))
 
 
 @contextlib.contextmanager

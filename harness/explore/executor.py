@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from fencepost.harness.errors import FencepostError
 from fencepost.harness.explore.footprint import NOTHING, Footprint
 from fencepost.harness.explore.program import Program
 
@@ -135,7 +134,3 @@ class Executor(Protocol):
     """Makes executions. Picklable and hashable: a worker process elsewhere opens its own and keeps it warm."""
 
     def open(self, program: Program) -> Execution: ...
-
-
-class ExecutorBroke(FencepostError):
-    """The executor did not keep what the reduction rests on."""

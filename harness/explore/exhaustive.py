@@ -1,9 +1,14 @@
-"""All interleavings, each once: depth first, by running the beginning again."""
+"""All interleavings, each once, those with the fewest deviations first, by running the beginning again.
+
+The order that nobody is made to wait in comes first (`stay`); then all orders that deviate from it once, where another
+moves than the one whose turn it was; then those that deviate twice, and so on. Most races need few deviations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import factorial, prod
 from typing import Final
 
@@ -12,42 +17,57 @@ from fencepost.harness.explore.replay import Nondeterminism, Pick, Run, retraced
 from fencepost.harness.explore.strategy import Answer, Task
 from fencepost.harness.explore.tally import Shape, Tally
 
-SPREAD: Final = 64
-"""So many open beginnings before tasks get larger: enough for the workers of a cluster to find one each."""
-TASK_RUNS: Final = 200
+BATCH_RUNS: Final = 512
+"""So many before a failure is looked at; a round may have any number."""
+TASK_RUNS: Final = 16
 """Long enough that handing it out costs little, short enough that a lost worker loses little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where to branch off: all runs that start with `schedule`. `sights` is what its known part looked like."""
+    """Where to branch off: the order that starts with `schedule`. `sights` is what its known part looked like."""
 
     schedule: Schedule = ()
     sights: tuple[str, ...] = ()  # without the last step, which nobody has taken there yet
 
 
 @dataclass(frozen=True, slots=True)
-class Subtree:
-    """Up to `quota` runs below one beginning; what is left of it comes back, in order."""
+class Seen:
+    """An order that was run, as far as it is needed to branch off it; `known` is how long its beginning was."""
 
-    beginning: Beginning
-    quota: int
+    schedule: Schedule
+    sights: tuple[str, ...]
+    enabled: tuple[tuple[Choice, ...], ...]
+    known: int
+
+    def branches(self) -> Iterator[Beginning]:
+        """What this run did not try and nobody before it: each one deviation more."""
+        for at in reversed(range(self.known, len(self.schedule))):
+            for other in self.enabled[at]:
+                if other != self.schedule[at]:
+                    yield Beginning((*self.schedule[:at], other), self.sights[:at])
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """One run from each beginning; what was seen comes back, in order."""
+
+    beginnings: tuple[Beginning, ...]
 
     def perform(self, execution: Execution) -> Answer:
         tally = Tally()
-        stack = [self.beginning]
+        seen: list[Seen] = []
         try:
-            while stack and tally.runs < self.quota:
-                beginning = stack.pop()
-                done = run(execution, _following(beginning.schedule), beginning.sights)
+            for beginning in self.beginnings:
+                done = run(execution, following(beginning.schedule), beginning.sights)
                 tally.add(done)
-                stack.extend(_branches(done, len(beginning.schedule)))
+                seen.append(_seen(done, len(beginning.schedule)))
         except Nondeterminism as error:
             tally.differences.append(error.difference)
-        return Answer(tally, tuple(reversed(stack)))
+        return Answer(tally, tuple(seen))
 
 
-def _following(schedule: Schedule) -> Pick:
+def following(schedule: Schedule) -> Pick:
     def pick(steps: Sequence[StepResult], enabled: tuple[Choice, ...]) -> Choice:
         if len(steps) < len(schedule):
             return retraced(schedule, len(steps), enabled)
@@ -56,48 +76,42 @@ def _following(schedule: Schedule) -> Pick:
     return pick
 
 
-def _branches(done: Run, known: int) -> list[Beginning]:
-    """What this run did not try, the deepest last: that is where the search goes on."""
-    schedule, sights = done.schedule, done.sights
-    return [
-        Beginning((*schedule[:at], other), sights[:at])
-        for at in range(known, len(schedule))
-        for other in reversed(done.enabled[at])
-        if other != schedule[at]
-    ]
+def _seen(done: Run, known: int) -> Seen:
+    return Seen(done.schedule, done.sights, done.enabled, known)
 
 
 class Exhaustive:
-    """Frontier and budget; the runs themselves happen in the tasks."""
+    """The rounds and the budget; the runs themselves happen in the tasks."""
 
     name = "exhaustive"
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._frontier: list[Beginning] = [Beginning()]
-        self._next: list[Beginning] = []
         self._tally = Tally()
+        self._round: Iterator[Beginning] = iter([Beginning()])
+        self._ran: list[Seen] = []  # in this round, in order
+        self._waiting: list[Beginning] = []  # taken from the round, not handed out
 
     def batch(self) -> Sequence[Task]:
-        self._frontier, self._next = self._next or self._frontier, []
-        left = self._budget - self._tally.runs
-        if left <= 0 or not self._frontier or self._tally.differences:
+        left = min(self._budget - self._tally.runs, BATCH_RUNS)
+        if left <= 0 or self._tally.differences:
             return []
-        quota = 1
-        if len(self._frontier) >= SPREAD:
-            quota = max(1, min(TASK_RUNS, left // len(self._frontier)))
-        tasks = [Subtree(beginning, quota) for beginning in self._frontier[: left // quota]]
-        self._next = self._frontier[len(tasks) :]
-        self._frontier = []
-        self._before = len(self._next)
-        return tasks
+        batch = self._take(left)
+        if not batch:
+            ran, self._ran = self._ran, []
+            self._round = (beginning for seen in ran for beginning in seen.branches())
+            batch = self._take(left)
+        return [Beginnings(tuple(batch[at : at + TASK_RUNS])) for at in range(0, len(batch), TASK_RUNS)]
+
+    def _take(self, number: int) -> list[Beginning]:
+        taken = self._waiting[:number]
+        del self._waiting[:number]
+        return [*taken, *islice(self._round, number - len(taken))]
 
     def absorb(self, task: Task, answer: Answer) -> None:
         assert isinstance(answer.more, tuple)
         self._tally.merge(answer.tally)
-        # In front of what was not handed out, in task order: the frontier stays in depth-first order.
-        at = len(self._next) - self._before
-        self._next[at:at] = answer.more
+        self._ran.extend(answer.more)
 
     @property
     def tally(self) -> Tally:
@@ -105,7 +119,11 @@ class Exhaustive:
 
     @property
     def complete(self) -> bool:
-        return not self._next and not self._frontier and not self._tally.differences
+        if self._tally.differences or not self._tally.runs:
+            return False
+        if not self._waiting:
+            self._waiting = list(islice(self._round, 1))
+        return not self._waiting and not any(True for seen in self._ran for _ in seen.branches())
 
     def basis(self) -> str:
         runs = self._tally.runs

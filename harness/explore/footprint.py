@@ -68,6 +68,10 @@ class Footprint:
     unknown: bool = False
 
     def __or__(self, other: Footprint) -> Footprint:
+        if other is NOTHING or self is other:
+            return self
+        if self is NOTHING:
+            return other
         return Footprint(self.accesses | other.accesses, self.unknown or other.unknown)
 
     @property

@@ -11,8 +11,9 @@ from fencepost.harness.explore.footprint import Relation
 
 
 def steps_dependent(relation: Relation, one: StepResult, other: StepResult) -> bool:
-    return (
-        not one.threads.isdisjoint(other.threads)
+    return bool(
+        one.choice.thread == other.choice.thread
+        or ((one.freed or other.freed) and not one.threads.isdisjoint(other.threads))
         # Two steps that wait for different rows look independent, and the second of them closes the circle.
         or (one.changes_waits and other.changes_waits)
         or relation.dependent(one.footprint, other.footprint)
@@ -58,11 +59,6 @@ class HappensBefore:
         """What can happen instead of the race's first step: all up to its second that does not need the first."""
         kept = [at for at in range(race.first + 1, race.second) if not self.before[at] >> race.first & 1]
         return [*kept, race.second]
-
-    def initials(self, wanted: Sequence[int]) -> list[int]:
-        """Those of the wanted steps that need none of the other wanted ones before them."""
-        inside = sum(1 << at for at in wanted)
-        return [at for at in wanted if not self.before[at] & inside]
 
     def orders(self, most_states: int) -> int | None:
         """How many orders have this very partial order (its linear extensions); None: too many to count."""

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 
 from fencepost.harness.explore.executor import Status, StepResult
-from fencepost.harness.explore.program import Program
-from fencepost.harness.explore.real import CRASH, EXPIRE, KEY, LOSE_REPLY, LOSE_REQUEST
+from fencepost.harness.explore.program import ENQUEUE_OTHER, Program
+from fencepost.harness.explore.real import ARGUMENTS, CRASH, EXPIRE, KEY, LOSE_REPLY, LOSE_REQUEST, RESTART
 from fencepost.harness.explore.stage import PRODUCER
 
 _FAULT_WORDS = {LOSE_REPLY: "lose_reply", LOSE_REQUEST: "lose_request"}
+
+_FREED = re.compile(r"([A-Z]\w*): ")
 
 
 def replay_text(program: Program, steps: Sequence[StepResult], *, keys: bool = True) -> str:
     """`keys`: whether the queue takes idempotency keys, under which the program's own jobs are enqueued then."""
     words = [f"{PRODUCER}:enqueue"] * program.jobs
+    operations = {actor.name: actor.operations for actor in program.actors}
     armed = _faults_at(steps)
     started: set[tuple[str, int]] = set()
+    claims: list[str] = []  # who got them, in the order of the answers
     for step in steps:
         thread = step.choice.thread
         if thread == EXPIRE:
             words += [step.said] if step.said else []
+            continue
+        if thread == RESTART:
+            words.append("crash")
+            claims += _claimed(step)
             continue
         if step.choice.variant == CRASH:
             # Who has done nothing yet has no connection that could end.
@@ -30,15 +40,29 @@ def replay_text(program: Program, steps: Sequence[StepResult], *, keys: bool = T
         if (thread, step.place) not in started:
             started.add((thread, step.place))
             faults = "".join(armed.get((thread, step.place), ()))
-            words.append(f"{thread}:{step.operation}{_arguments(step.operation, keys)}@*{faults}")
+            asked = operations[thread][step.place]
+            words.append(f"{thread}:{step.operation}{_arguments(asked, keys, thread, claims)}@*{faults}")
         if step.statement:
             words.append(f"{thread}>{blocked}")
+        claims += _claimed(step)
     return " | ".join(words)
 
 
-def _arguments(operation: str, keys: bool) -> str:
+def _claimed(step: StepResult) -> list[str]:
+    """Who was answered with a claim in this step: who moved, then those it set free."""
+    answers = [(_FREED.match(answer), answer) for answer in step.said.split("; ")]
+    return [
+        freed[1] if freed else step.choice.thread for freed, answer in answers if " under token " in answer
+    ]
+
+
+def _arguments(operation: str, keys: bool, thread: str, claims: Sequence[str]) -> str:
+    if operation == "complete_batch":
+        return f"(#{max(number for number, owner in enumerate(claims, 1) if owner == thread)})"
     if operation == "cancel":
         return "(j1)"
+    if operation == ENQUEUE_OTHER:
+        return f'(key="{KEY}", payload={json.dumps(ARGUMENTS[ENQUEUE_OTHER]["payload"])})'
     return f'(key="{KEY}")' if operation == "enqueue" and keys else ""
 
 

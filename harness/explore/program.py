@@ -10,7 +10,11 @@ from typing import Final
 
 from fencepost.harness.errors import UsageError
 
-OPERATIONS: Final = frozenset({"enqueue", "claim", "heartbeat", "complete", "fail", "reap", "cancel"})
+ENQUEUE_OTHER: Final = "enqueue-other"
+"""The key `enqueue` submits under, with another payload."""
+OPERATIONS: Final = frozenset(
+    {"enqueue", ENQUEUE_OTHER, "claim", "heartbeat", "complete", "complete_batch", "fail", "reap", "cancel"}
+)
 FAULTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "expire": "the clock passes every lease's end, once",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from multiprocessing.util import Finalize
 from types import MappingProxyType
 from typing import Final
@@ -28,21 +28,29 @@ from fencepost.harness.adapter import (
 )
 from fencepost.harness.adapter import Outcome as Answered
 from fencepost.harness.bench import AdapterBroke
+from fencepost.harness.drain import DRAINER
 from fencepost.harness.errors import FencepostError, UsageError
-from fencepost.harness.explore.dependency import CLOCK, IDLE, Transaction, ended, statement
+from fencepost.harness.explore.dependency import CLOCK, IDLE, Transaction, ended
+from fencepost.harness.explore.ending import settle_what_is_left
 from fencepost.harness.explore.executor import Choice, Outcome, Status, StepResult
-from fencepost.harness.explore.footprint import NOTHING, Access, Footprint, Mode
-from fencepost.harness.explore.program import Program
+from fencepost.harness.explore.footprint import NOTHING, UNKNOWN, Access, Footprint, Mode
+from fencepost.harness.explore.program import ENQUEUE_OTHER, Program
 from fencepost.harness.explore.stage import PRODUCER, Flight, Seated, Stage
 from fencepost.harness.gate.rules import LoseReply, LoseRequest, Rule, StatementNumber
-from fencepost.harness.gate.statements import StatementRecord
+from fencepost.harness.gate.statements import PENDING, Statement
 from fencepost.harness.history import Call, CallStatus, Reply, Step, StepKind
 from fencepost.harness.invariants import Invariant, applicable
 from fencepost.harness.lab import Lab, LabOptions
+from fencepost.harness.postgres.provider import ServerFault
 from fencepost.harness.wire import headline
 
 EXPIRE, CRASH, LOSE_REPLY, LOSE_REQUEST = "expire", "crash", "lose-reply", "lose-request"
-FAULTS: Final = frozenset({EXPIRE, CRASH, LOSE_REPLY, LOSE_REQUEST})
+RESTART: Final = "restart"
+STRIKE_BY_THEMSELVES: Final = (EXPIRE, RESTART)
+"""Each is a thread of its own; the others meet an actor's statement."""
+FAULTS: Final = frozenset({CRASH, LOSE_REPLY, LOSE_REQUEST, *STRIKE_BY_THEMSELVES})
+MOST_STAGES: Final = 4
+"""Kept warm at once: each holds sessions of the server. The one opened first is put away for a fifth."""
 TTL_S: Final = 60.0
 PAST_EVERY_LEASE_S: Final = 61.0
 KEY: Final = "k"
@@ -51,12 +59,21 @@ KEY: Final = "k"
 ARGUMENTS: Mapping[str, Mapping[str, Json]] = MappingProxyType(
     {
         "enqueue": {"payload": {}, "key": KEY},
+        ENQUEUE_OTHER: {"payload": {"other": True}, "key": KEY},
         "claim": {"ttl_s": TTL_S},
         "heartbeat": {"ttl_s": TTL_S},
         "fail": {"error": "boom"},
     }
 )
-UNDER_A_CLAIM: Final = frozenset({"heartbeat", "complete", "fail"})
+NEEDS: Final[Mapping[str, Capability | None]] = {**OPERATION_NEEDS, ENQUEUE_OTHER: Capability.IDEMPOTENCY_KEY}
+UNDER_A_CLAIM: Final = frozenset({"heartbeat", "complete", "complete_batch", "fail"})
+TAKEN: Final[Mapping[str, str]] = {
+    PRODUCER: "enqueues the jobs that are there at the start",
+    DRAINER: "settles what is left at the end",
+}
+JUDGED: Final = Footprint(frozenset({Access(CLOCK, Mode.READ)}))
+"""Of a step an invariant judges by the clock: one that begins a call, passes a checkpoint, waits or frees, answers, or
+shows rows. Whether the clock moved before or after it is not the same, even if its statement did not look."""
 SKIPPED: Final = "skipped: no claim"
 
 
@@ -71,7 +88,7 @@ class QueueExecutor:
         return RealExecution(_warm_stages().stage(self), program)
 
 
-class _WarmStages(threading.local):
+class _WarmStages:
     """Of one thread: a lab for each way of running one, and a stage in it for each queue."""
 
     def __init__(self) -> None:
@@ -81,6 +98,8 @@ class _WarmStages(threading.local):
 
     def stage(self, executor: QueueExecutor) -> Stage:
         if executor not in self._stages:
+            if len(self._stages) == MOST_STAGES:
+                self._stages.pop(next(iter(self._stages))).put_away()
             if executor.options not in self._labs:
                 self._labs[executor.options] = Lab(executor.options)
             self._stages[executor] = Stage(executor.queue_path, self._labs[executor.options])
@@ -96,9 +115,15 @@ class _WarmStages(threading.local):
         self._stages.clear()
 
 
-@cache
+_of_this_thread = threading.local()
+
+
 def _warm_stages() -> _WarmStages:
-    return _WarmStages()
+    stages: _WarmStages | None = getattr(_of_this_thread, "stages", None)
+    if stages is None:
+        # Not itself a threading.local: when the process ends the main thread closes those of all threads.
+        stages = _of_this_thread.stages = _WarmStages()
+    return stages
 
 
 def close_stages() -> None:
@@ -110,13 +135,11 @@ def check_program(program: Program, capabilities: frozenset[Capability]) -> None
     """Raises UsageError where the queue lacks an operation."""
     for actor in program.actors:
         for operation in actor.operations:
-            need = OPERATION_NEEDS[operation]
+            need = NEEDS[operation]
             if need is not None and need not in capabilities:
                 raise UsageError(f"--ops: {actor.name} is to {operation}, and the queue lacks {need}.")
-        if actor.name == PRODUCER:
-            raise UsageError(
-                f"--ops: {PRODUCER} enqueues the jobs that are there at the start; take another name."
-            )
+        if actor.name in TAKEN:
+            raise UsageError(f"--ops: {actor.name} {TAKEN[actor.name]}; take another name.")
 
 
 @dataclass(slots=True)
@@ -134,12 +157,23 @@ class Part:
 class RealExecution:
     def __init__(self, stage: Stage, program: Program) -> None:
         check_program(program, stage.bench.capabilities)
+        if any(fault.name == RESTART for fault in program.faults):
+            server = stage.bench.place.server
+            if ServerFault.CRASH not in server.can:
+                raise UsageError(f"--faults restart: {server.refusal(ServerFault.CRASH)}")
         self._stage = stage
         self._program = program
         self._bench = stage.bench
         self._parts: dict[str, Part] = {}
         self._observation = Observation(0)
         self._broke = False
+        self._at_the_end: dict[Outcome, tuple[str, ...]] = {}  # what broke by then, by how the order ended
+        self._moves = {
+            actor.name: tuple(
+                Choice(actor.name, variant) for variant in ("", CRASH, LOSE_REPLY, LOSE_REQUEST)
+            )
+            for actor in sorted(program.actors, key=lambda actor: actor.name)
+        }
         self._reports_checkpoints = Capability.CHECKPOINTS in self._bench.capabilities
 
     def close(self) -> None:
@@ -165,18 +199,41 @@ class RealExecution:
             self._observation = self._bench.observe()
         # The rows are gone, so nothing is there: as true as a look, and free.
         self._observation = Observation(self._observation.at_us)
-        for _ in range(self._program.jobs):
-            self._submit()
+        self._submit(self._program.jobs)
         for part in self._parts.values():
             self._skip(part)
 
-    def _submit(self) -> None:
+    def _submit(self, jobs: int) -> None:
+        """Before the race, so they are seen together: as steps that set each other free are."""
+        calls = [self._call(PRODUCER, "enqueue", {"payload": {}}, ()) for _ in range(jobs)]
+        for call in calls:
+            call.reply = self._stage.producer.perform(Request("enqueue", call.arguments))
+            self._note_reply(call.reply)
+            if call.reply.outcome is not Answered.ACCEPTED:
+                raise FencepostError(
+                    f"a job could not be enqueued: {call.reply.message or call.reply.reason}"
+                )
         before = self._observation
-        call = self._call(PRODUCER, "enqueue", {"payload": {}}, ())
-        call.reply = self._stage.producer.perform(Request("enqueue", call.arguments))
-        self._note_reply(call.reply)
-        if call.reply.outcome is not Answered.ACCEPTED:
-            raise FencepostError(f"a job could not be enqueued: {call.reply.message or call.reply.reason}")
+        after = self._look() if calls else before
+        kind = StepKind.CALL
+        for call in calls:
+            self._judge(
+                Step(
+                    self._next(),
+                    kind,
+                    before,
+                    after,
+                    call=call,
+                    status=CallStatus.ANSWERED,
+                    actor=PRODUCER,
+                )
+            )
+            kind = StepKind.FREED
+
+    def _aside(self, name: str, call: Call) -> Reply:
+        """An operation of who is no part of the race, in one step."""
+        before = self._observation
+        call.reply = self._stage.bystander(name).perform(Request(call.operation, call.arguments, call.claims))
         after = self._look()
         self._judge(
             Step(
@@ -186,9 +243,10 @@ class RealExecution:
                 after,
                 call=call,
                 status=CallStatus.ANSWERED,
-                actor=PRODUCER,
+                actor=name,
             )
         )
+        return call.reply
 
     def _end_flights(self) -> None:
         flights = [part.flight for part in self._parts.values() if part.flight is not None]
@@ -201,23 +259,26 @@ class RealExecution:
 
     def enabled(self) -> tuple[Choice, ...]:
         moves: list[Choice] = []
-        for name, part in self._parts.items():
+        for name, choices in self._moves.items():
+            part = self._parts[name]
             if part.gone or (part.flight is None and part.at >= len(part.operations)):
                 continue
             if part.flight is not None and part.flight.status is CallStatus.BLOCKED:
                 continue
-            moves.append(Choice(name))
-            moves += [
-                Choice(name, fault) for fault in (CRASH, LOSE_REPLY, LOSE_REQUEST) if self._faults.get(fault)
-            ]
-        if self._faults.get(EXPIRE):
-            moves.append(Choice(EXPIRE))
-        return tuple(sorted(moves))
+            moves.append(choices[0])
+            if self._faults:
+                moves += [choice for choice in choices[1:] if self._faults.get(choice.variant)]
+        if self._faults:
+            # After all actors: their names begin with a capital letter.
+            moves += [choice for choice in _STRIKE_BY_THEMSELVES if self._faults.get(choice.thread)]
+        return tuple(moves)
 
     def take(self, choice: Choice) -> StepResult:
         try:
             if choice.thread == EXPIRE:
                 return self._expire(choice)
+            if choice.thread == RESTART:
+                return self._restart(choice)
             if choice.variant == CRASH:
                 return self._crash(choice)
             return self._move(choice)
@@ -234,9 +295,11 @@ class RealExecution:
             self._faults[choice.variant] -= 1
             struck = _strikes(choice.variant)
         flight = part.flight
+        passed = -1
         if flight is None:
             flight = self._start(choice, part)
         else:
+            passed = len(flight.call.passed)
             flight.status = None
             path = flight.seated.path
             if choice.variant == LOSE_REPLY:
@@ -250,6 +313,8 @@ class RealExecution:
         sql, touched = self._new_statements(flight)
         if choice.variant:
             touched |= self._lost(flight)
+        if len(flight.call.passed) > passed:
+            touched |= JUDGED
         freed, touched = self._free(touched, flight)
         return self._record(choice, part, flight, place, sql, touched | struck, freed)
 
@@ -257,7 +322,9 @@ class RealExecution:
         operation = part.operations[part.at]
         claims = (part.claim,) if operation in UNDER_A_CLAIM and part.claim is not None else ()
         arguments: dict[str, Json] = dict(ARGUMENTS.get(operation, {}))
-        if operation == "enqueue" and Capability.IDEMPOTENCY_KEY not in self._bench.capabilities:
+        if operation == ENQUEUE_OTHER:
+            operation = "enqueue"
+        elif operation == "enqueue" and Capability.IDEMPOTENCY_KEY not in self._bench.capabilities:
             del arguments["key"]
         if operation == "cancel":
             arguments["job"] = next(iter(self._names))
@@ -281,31 +348,31 @@ class RealExecution:
         """What passed since the last look, and what it touched."""
         touched = NOTHING
         headlines: list[str] = []
-        for record in flight.seated.path.statements_from(flight.told + 1):
-            if record.fate == "at the gate":
+        for sent in flight.seated.path.statements_after(flight.told):
+            if sent.fate == "at the gate":
                 break  # parked: it belongs to the next step
-            headlines.append(headline(record.sql))
-            flight.seated.pids.add(record.pid)
-            touched |= self._touched(record)
-            if record.answer == "pending":
+            headlines.append(headline(sent.sql))
+            flight.seated.pids.add(sent.pid)
+            touched |= self._touched(sent)
+            if sent.answer == PENDING:
                 break
-            flight.told = record.ordinal
+            flight.told = sent.ordinal
         return "; ".join(headlines), touched
 
-    def _touched(self, record: StatementRecord) -> Footprint:
+    def _touched(self, sent: Statement) -> Footprint:
         """Keeps the session's transaction up to date as well."""
-        before = self._transactions.get(record.pid, IDLE)
-        if record.fate == "request lost":
+        before = self._transactions.get(sent.pid, IDLE)
+        if sent.fate == "request lost":
             return NOTHING
-        seen, after = statement(record.sql, record.parameters, before, self._stage.catalog)
-        if record.answer == "pending":
+        seen, after = self._stage.memory.touched(sent, before)
+        if sent.answer == PENDING:
             return seen  # it waits: what it has read and asked for counts, that it is over does not yet
-        if record.answer.startswith("error"):
+        if sent.answer.startswith("error"):
             # The transaction is over for everybody else, whatever its client does next.
             open_one = Transaction(True, before.touched | seen)
-            self._transactions[record.pid] = IDLE if record.transaction == "I" else Transaction(True)
+            self._transactions[sent.pid] = IDLE if sent.transaction == "I" else Transaction(True)
             return seen | ended(open_one, committed=False)
-        self._transactions[record.pid] = after
+        self._transactions[sent.pid] = after
         return seen
 
     def _lost(self, flight: Flight) -> Footprint:
@@ -334,7 +401,7 @@ class RealExecution:
             and part.flight is not mover
             and part.flight.status is CallStatus.BLOCKED
         ]
-        if not blocked or not (touched.unknown or any(a.mode in _FREEING for a in touched.accesses)):
+        if not blocked or not (touched.unknown or _frees(touched.accesses)):
             return [], touched
         for flight in blocked:
             flight.status = None
@@ -361,6 +428,8 @@ class RealExecution:
             heard = self._step(StepKind.FREED, other, before, after)
             if heard:
                 said = f"{said}; {other.call.actor}: {heard}".lstrip("; ")
+        if after is not before or freed or flight.status is not CallStatus.PARKED:
+            touched |= JUDGED
         return StepResult(
             choice,
             _STATUS[flight.status],
@@ -410,7 +479,7 @@ class RealExecution:
         self._faults[CRASH] -= 1
         flight, place = part.flight, part.at
         operation = part.operations[place]
-        touched = _strikes(CRASH)
+        touched = _strikes(CRASH) | JUDGED
         seated = flight.seated if flight is not None else self._stage.seat(choice.thread)
         pids = [view.pid for view in seated.path.connections]
         self._stage.end_connections(flight, seated)
@@ -440,7 +509,7 @@ class RealExecution:
             if (heard := self._step(StepKind.FREED, other, before, after))
         )
         names = tuple(other.call.actor for other in freed)
-        return StepResult(choice, Status.GONE, operation, place, "", said, names, touched)
+        return StepResult(choice, Status.GONE, operation, place, "and its process dies", said, names, touched)
 
     def _expire(self, choice: Choice) -> StepResult:
         self._faults[EXPIRE] -= 1
@@ -452,7 +521,28 @@ class RealExecution:
             self._clock_step(before, lambda: time.advance(PAST_EVERY_LEASE_S))
             said = f"clock+{PAST_EVERY_LEASE_S:g}s"
         touched = Footprint(frozenset({Access(CLOCK, Mode.SET)}), unknown=time.how == "expire")
-        return StepResult(choice, Status.STRUCK, "", -1, "", said, (), touched)
+        return StepResult(
+            choice, Status.STRUCK, "", -1, "the clock passes every lease's end", said, (), touched
+        )
+
+    def _restart(self, choice: Choice) -> StepResult:
+        """Every connection is gone: who waited comes back at once, who is parked finds out when he goes on."""
+        self._faults[RESTART] -= 1
+        before = self._observation
+        self._stage.crash_server()
+        self._transactions.clear()
+        freed, _ = self._free(UNKNOWN, None)
+        after = self._look()
+        self._judge(Step(self._next(), StepKind.FAULT, before, after, fault=ServerFault.CRASH.value))
+        said = "; ".join(
+            f"{other.call.actor}: {heard}"
+            for other in freed
+            if (heard := self._step(StepKind.FREED, other, before, after))
+        )
+        names = tuple(other.call.actor for other in freed)
+        return StepResult(
+            choice, Status.STRUCK, "", -1, "the server crashes and recovers", said, names, UNKNOWN
+        )
 
     def _expire_rows(self, before: Observation) -> str:
         told: list[str] = []
@@ -500,7 +590,9 @@ class RealExecution:
 
     def _judge(self, step: Step) -> None:
         for invariant in self._invariants:
-            if invariant.judge(step) is not None:
+            if (
+                invariant.check(step) is not None
+            ):  # how often it could speak is for verdicts, not for a search
                 self._broken.add(invariant.name)
 
     def _note_reply(self, reply: Reply) -> None:
@@ -527,6 +619,37 @@ class RealExecution:
         return " ".join(words)
 
     def finish(self) -> Outcome:
+        outcome = self._outcome()
+        if outcome.failed or outcome.missing or not self._can_be_drained:
+            return outcome
+        if outcome not in self._at_the_end:
+            # Orders that ended alike are brought to their end alike: once for each outcome is enough.
+            self._drain()
+            self._at_the_end[outcome] = tuple(sorted(self._broken))
+        return replace(outcome, broken=self._at_the_end[outcome])
+
+    @property
+    def _can_be_drained(self) -> bool:
+        """Time must be passed for it; where only single leases can be expired, or one would really wait, it is not."""
+        return self._bench.lease_time.how == "clock" and all(
+            part.flight is None for part in self._parts.values()
+        )
+
+    def _drain(self) -> None:
+        time = self._bench.lease_time
+        settle_what_is_left(
+            self._drained_by,
+            lambda: self._observation,
+            lambda moment_us: self._clock_step(self._observation, lambda: time.advance_to(moment_us)),
+            self._bench.capabilities,
+        )
+        seen = self._observation
+        self._judge(Step(self._next(), StepKind.END, seen, seen))
+
+    def _drained_by(self, operation: str, arguments: Mapping[str, Json], claims: tuple[Claim, ...]) -> Reply:
+        return self._aside(DRAINER, self._call(DRAINER, operation, arguments, claims))
+
+    def _outcome(self) -> Outcome:
         seen = self._observation
         rows = tuple(
             (self._name(v.job), v.state.value, v.token, v.attempts, v.holder, v.key) for v in seen.jobs
@@ -547,10 +670,21 @@ _STATUS: Final[Mapping[CallStatus | None, Status]] = {
     CallStatus.BLOCKED: Status.BLOCKED,
 }
 _FREEING: Final = frozenset({Mode.PUBLISH, Mode.RELEASE})
+_STRIKE_BY_THEMSELVES: Final = tuple(Choice(fault) for fault in STRIKE_BY_THEMSELVES)
 
 
 def _may_have_committed(touched: Footprint) -> bool:
-    return touched.unknown or any(access.mode is Mode.PUBLISH for access in touched.accesses)
+    return touched.unknown or _publishes(touched.accesses)
+
+
+@lru_cache(maxsize=65_536)
+def _publishes(accesses: frozenset[Access]) -> bool:
+    return any(access.mode is Mode.PUBLISH for access in accesses)
+
+
+@lru_cache(maxsize=65_536)
+def _frees(accesses: frozenset[Access]) -> bool:
+    return any(access.mode in _FREEING for access in accesses)
 
 
 def _strikes(fault: str) -> Footprint:

@@ -1,12 +1,13 @@
 """Partial-order reduction: one order of each class of orders that differ only in independent steps.
 
-Source-set DPOR with sleep sets (Abdulla, Aronsson, Jonsson, Sagonas: Optimal Dynamic Partial Order Reduction, 2014),
-with what a database adds: a blocked step has happened, a step that frees others belongs to their threads as well,
-and one thread's step may have variants (faults), which are always tried together.
+It goes through the orders as exhaustive does, those with the fewest deviations first, and leaves out each that it can
+tell to end as one already run does: because all its events are known (`unfolding.py`), or because an earlier beginning
+led to the same events with the same one to move (Musuvathi, Qadeer: Partial-order reduction for context-bounded state
+exploration, 2007). So its runs are a selection of exhaustive's in the same sequence, with the first of each class
+among them: it never needs more runs to a failure than exhaustive.
 
-The tree of beginnings lives here; the runs and the search for their races happen in tasks. A node hands out one
-branch at a time, because a branch's sleep set needs the steps its elder siblings took. Order of hand-out is the
-order of discovery, in rounds, so the set of runs is the same for any number of workers.
+What is next is found here; the runs happen in tasks. Of the orders that follow the first that must be run, some are
+handed out with it, though they may turn out to be alike; how many does not depend on the number of workers.
 
 Preserved are final rows, answers, and every invariant that speaks of one job at a time. An invariant over two jobs
 that no step touches together may see their steps in either order: only exhaustive shows it both.
@@ -14,240 +15,272 @@ that no step touches together may see their steps in either order: only exhausti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from fencepost.harness.explore.executor import Choice, Execution, ExecutorBroke, Schedule, StepResult
-from fencepost.harness.explore.exhaustive import interleavings
+from fencepost.harness.explore.executor import Choice, Execution, Schedule
+from fencepost.harness.explore.exhaustive import following, interleavings
 from fencepost.harness.explore.footprint import Relation
-from fencepost.harness.explore.happens_before import HappensBefore, steps_dependent
-from fencepost.harness.explore.replay import Nondeterminism, Run, retraced, run, stay
+from fencepost.harness.explore.happens_before import HappensBefore
+from fencepost.harness.explore.program import Fault
+from fencepost.harness.explore.replay import Difference, Nondeterminism, Run, can_move, run, stay_with
 from fencepost.harness.explore.strategy import Answer, Task
 from fencepost.harness.explore.tally import Tally
+from fencepost.harness.explore.unfolding import Configuration, ConfigurationKey, Event, Unfolding, Unforeseen
 
-TASK_BRANCHES: Final = 16
+LOOK_AHEAD: Final = 16
+"""Orders handed out at once, at most."""
+RUNS_PER_RISK: Final = 64
+"""For so many runs made, one order is handed out that may turn out to be alike to another of its batch: in a small
+search none is run in vain, in a large one all workers have something to do and one run in twenty is in vain."""
 MOST_STATES: Final = 100_000
 """Of counting how many orders one run stands for; beyond it the count is left out, never the run."""
 
-Sleep = Mapping[Choice, StepResult]
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """An order to follow: these events, then `choice`, then nobody moves that need not."""
+
+    path: tuple[Event, ...] = ()
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """One run to make: this beginning, whose last choice nobody has taken there yet, and who sleeps before it."""
+class Order:
+    """One order to run: this beginning, then nobody moves that need not. `sights` is what is foreseen of it."""
 
     schedule: Schedule = ()
     sights: tuple[str, ...] = ()
-    sleep: Sleep = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Reversal:
-    """At `at`, one of `initials` must be tried too; `wanted` if none of them was."""
-
-    at: int
-    initials: tuple[Choice, ...]
-    wanted: Choice
-
-
-@dataclass(frozen=True, slots=True)
-class Explored:
-    run: Run
-    reversals: tuple[Reversal, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Branches:
-    """A few branches, each run to its end or until all that could move sleeps."""
-
-    branches: tuple[Branch, ...]
-    relation: Relation
 
     def perform(self, execution: Execution) -> Answer:
         answer = Answer()
-        explored: list[Explored] = []
         try:
-            for branch in self.branches:
-                done = run(execution, _Wakeful(branch, self.relation), branch.sights)
-                order = HappensBefore(done.steps, self.relation)
-                answer.tally.add(done, order.orders(MOST_STATES))
-                explored.append(Explored(done, _reversals(order, done, len(branch.schedule))))
+            done = run(execution, following(self.schedule), self.sights)
         except Nondeterminism as error:
             answer.tally.differences.append(error.difference)
-        answer.more = tuple(explored)
+        else:
+            answer.tally.add(done, 0)  # how many orders it stands for is known once its class is
+            answer.more = done
         return answer
 
 
-class _Wakeful:
-    """Follows a branch, then lets only those move who do not sleep."""
+@dataclass(slots=True)
+class _Trail:
+    """Where beginnings have led to so far: configurations, with who moves next if nobody need wait.
 
-    def __init__(self, branch: Branch, relation: Relation) -> None:
-        self._schedule = branch.schedule
-        self._relation = relation
-        self._sleep: Sleep = branch.sleep
+    `under` is an earlier trail that this one only adds to.
+    """
 
-    def __call__(self, steps: Sequence[StepResult], enabled: tuple[Choice, ...]) -> Choice | None:
-        if len(steps) < len(self._schedule):
-            return retraced(self._schedule, len(steps), enabled)
-        if steps:
-            self._sleep = sleep_set_after(self._sleep, steps[-1], self._relation)
-        awake = [choice for choice in enabled if choice not in self._sleep]
-        return stay(steps, awake) if awake else None
+    under: _Trail | None = None
+    first: dict[ConfigurationKey, int] = field(default_factory=dict)  # in which round
+    taken: set[tuple[ConfigurationKey, Choice]] = field(default_factory=set)
 
+    def round_of(self, key: ConfigurationKey) -> int | None:
+        found = self.first.get(key)
+        return self.under.round_of(key) if found is None and self.under is not None else found
 
-def sleep_set_after(sleep: Sleep, step: StepResult, relation: Relation) -> Sleep:
-    return {
-        choice: slept
-        for choice, slept in sleep.items()
-        if choice != step.choice and not steps_dependent(relation, slept, step)
-    }
+    def has(self, key: ConfigurationKey, stays: Choice) -> bool:
+        return (key, stays) in self.taken or (self.under is not None and self.under.has(key, stays))
 
-
-def _reversals(order: HappensBefore, done: Run, known: int) -> tuple[Reversal, ...]:
-    """What the races of a run ask for. Races among the steps before the branch were answered when those were new."""
-    found = []
-    for race in order.races():
-        if race.second < known - 1:
-            continue
-        initials = [done.steps[at].choice for at in order.initials(order.unforced_by(race))]
-        second = done.steps[race.second].choice
-        found.append(Reversal(race.first, tuple(initials), second if second in initials else initials[0]))
-    for at in range(max(known - 1, 0), len(done.steps)):
-        step, after = done.steps[at], done.enabled[at + 1]
-        for choice in done.enabled[at]:
-            # Who was freed here could have done something else before: crash while it waited. And what is not
-            # possible any more could have been done before: a crash, where only one may happen and this was it.
-            if choice.thread in step.freed or (choice.thread != step.choice.thread and choice not in after):
-                found.append(Reversal(at, (choice,), choice))
-    return tuple(found)
+    def add(self, later: _Trail) -> None:
+        self.first |= later.first
+        self.taken |= later.taken
 
 
 @dataclass(slots=True)
-class _Node:
-    """A beginning. `tried` grows while the search goes on; its order is who sleeps for whom."""
+class _Followed:
+    """A beginning followed as far as is foreseen. `unknown` is the choice nobody has seen there, if `must_run`."""
 
-    enabled: tuple[Choice, ...]
-    sleep: Sleep
-    tried: list[Choice] = field(default_factory=list)
-    children: dict[Choice, tuple[StepResult, _Node]] = field(default_factory=dict)
+    at: Configuration
+    trail: _Trail
+    branches: list[tuple[int, Choice]] = field(default_factory=list)
+    must_run: bool = False
+    unknown: Choice | None = None
 
-    def wants(self, thread: str) -> None:
-        """Try a thread here, in all its variants."""
-        for choice in self.enabled:
-            if choice.thread == thread and choice not in self.tried and choice not in self.sleep:
-                self.tried.append(choice)
+    @property
+    def alike(self) -> tuple[str, int, Choice] | None:
+        """Equal for two whose unknown choice may turn out to be the same event."""
+        if self.unknown is None:
+            return None
+        return self.unknown.thread, self.at.last_of(self.unknown.thread), self.unknown
 
-    def knows(self, choice: Choice) -> bool:
-        return choice in self.sleep or any(tried.thread == choice.thread for tried in self.tried)
+
+class _Search:
+    """Goes through the orders in exhaustive's sequence, as far as the known events tell how they go."""
+
+    def __init__(self, known: Unfolding) -> None:
+        self._known = known
+        self._round = 0
+        self._beginnings: Iterator[Beginning] = iter([Beginning()])
+        self._waiting: deque[Beginning] = deque()  # taken from the round and not yet followed to the end
+        self._branches: list[tuple[tuple[Event, ...], list[tuple[int, Choice]]]] = []
+        self._trail = _Trail()
+
+    def must_run(self, least: int, most: int) -> list[Order]:
+        """The next orders whose class may be new, in sequence; none: there is no such order."""
+        while True:
+            for beginning in self._upcoming():
+                followed = self._follow(beginning, self._trail)
+                if followed.must_run:
+                    return self._look_ahead(least, most)
+                self._trail.add(followed.trail)
+                if followed.branches:
+                    self._branches.append((tuple(followed.at.path), followed.branches))
+                self._waiting.popleft()
+            if not self._branches:
+                return []
+            branches, self._branches = self._branches, []
+            self._beginnings = (
+                Beginning(path[:at], choice) for path, places in branches for at, choice in reversed(places)
+            )
+            self._round += 1
+
+    def _upcoming(self) -> Iterator[Beginning]:
+        """Always the first of those waiting: whoever takes it away gets the next."""
+        while self._waiting or (more := next(self._beginnings, None)) is not None:
+            if not self._waiting:
+                assert more is not None
+                self._waiting.append(more)
+            yield self._waiting[0]
+
+    def _look_ahead(self, least: int, most: int) -> list[Order]:
+        """The order that must be run, and those after it; after `least` of them only while no two can be alike."""
+        trail = _Trail(self._trail)
+        orders: list[Order] = []
+        alike: set[tuple[str, int, Choice]] = set()
+        at = 0
+        while len(orders) < most:
+            if at == len(self._waiting):
+                more = next(self._beginnings, None)
+                if more is None:
+                    break
+                self._waiting.append(more)
+            followed = self._follow(self._waiting[at], trail)
+            trail.add(followed.trail)
+            at += 1
+            if not followed.must_run:
+                continue
+            if followed.alike is not None:
+                if followed.alike in alike and len(orders) >= least:
+                    break
+                alike.add(followed.alike)
+            path = followed.at.path
+            rest = () if followed.unknown is None else (followed.unknown,)
+            orders.append(Order((*followed.at.schedule, *rest), self._known.sights(path)))
+        return orders
+
+    def _follow(self, beginning: Beginning, trail: _Trail) -> _Followed:
+        known = self._known
+        at = Configuration()
+        for event in beginning.path:
+            at.add(event)
+        here = _Trail(trail)
+        followed = _Followed(at, here)
+        choice = beginning.choice
+        while True:
+            if choice is None:
+                enabled = known.enabled(at)
+                if not enabled:
+                    followed.must_run = enabled is None or not known.has_ended_in(at)
+                    return followed
+                choice = stay_with(at.last, enabled)
+                key = at.key
+                first = here.round_of(key)
+                if here.has(key, choice) or (first is not None and first + 1 < self._round):
+                    return followed  # whatever comes from here came before, with as few deviations
+                here.taken.add((key, choice))
+                if first is None:
+                    here.first[key] = self._round
+                    place = len(at.path)
+                    followed.branches += [(place, other) for other in reversed(enabled) if other != choice]
+            foreseen = known.foreseen(at, choice)
+            if foreseen is None:
+                followed.must_run, followed.unknown = True, choice
+                return followed
+            at.add(foreseen)
+            choice = None
 
 
 class Reduced:
-    """The tree of beginnings and what is still to be tried in it."""
+    """What is known and where the search is; both are made anew from the runs when the relation grows."""
 
     name = "reduced"
 
-    def __init__(self, budget: int, relation: Relation | None = None) -> None:
+    def __init__(self, budget: int, faults: Iterable[Fault] = (), relation: Relation | None = None) -> None:
         self._budget = budget
-        self._relation = relation or Relation()
-        self._spent_learning = 0
-        self._start()
-
-    def _start(self) -> None:
-        self._root: _Node | None = None
-        self._open: dict[Schedule, _Node] = {}  # nodes with something left to try, in order of discovery
-        self._sights: dict[Schedule, str] = {}
-        self._learned: frozenset[str] = frozenset()
+        self._limits = {fault.name: fault.times for fault in faults}
         self._tally = Tally()
+        self._runs: list[Run] = []
+        self._finished = False
+        self._begin_anew(relation or Relation())
+
+    def _begin_anew(self, relation: Relation) -> None:
+        self._known = Unfolding(relation, self._limits)
+        self._search = _Search(self._known)
+        self._stands_for: int | None = 0
+        for done in self._runs:
+            self._insert(done)
 
     def batch(self) -> Sequence[Task]:
-        if self._learned:
-            # What was run under the smaller relation may have left orders out; its runs count against the budget.
-            self._spent_learning += self._tally.runs
-            self._relation = self._relation.with_revealed(self._learned)
-            self._start()
-        left = self._budget - self._tally.runs - self._spent_learning
-        if left <= 0 or self._tally.differences:
+        ran = self._tally.runs
+        if self._tally.differences:
             return []
-        branches = [Branch()] if self._root is None else self._branches()[:left]
-        return [
-            Branches(tuple(branches[at : at + TASK_BRANCHES]), self._relation)
-            for at in range(0, len(branches), TASK_BRANCHES)
-        ]
-
-    def _branches(self) -> list[Branch]:
-        branches = []
-        for schedule, node in list(self._open.items()):
-            waiting = [choice for choice in node.tried if choice not in node.children]
-            if not waiting:
-                del self._open[schedule]
-                continue
-            elder = {choice: step for choice, (step, _) in node.children.items()}
-            sights = tuple(self._sights[schedule[: at + 1]] for at in range(len(schedule)))
-            branches.append(Branch((*schedule, waiting[0]), sights, {**node.sleep, **elder}))
-        return branches
+        if not self._runs:
+            return [Order()]
+        orders = self._search.must_run(ran // RUNS_PER_RISK, min(max(self._budget - ran, 1), LOOK_AHEAD))
+        self._finished = not orders
+        return orders if ran < self._budget else []
 
     def absorb(self, task: Task, answer: Answer) -> None:
-        assert isinstance(task, Branches)
-        assert isinstance(answer.more, tuple)
+        told = [difference.told(self._has_seen(difference)) for difference in answer.tally.differences]
+        answer.tally.differences[:] = told
         self._tally.merge(answer.tally)
-        for explored in answer.more:
-            for step in explored.run.steps:
-                self._learned |= step.footprint.revealed - self._relation.revealed
-        if self._learned:
+        if not isinstance(answer.more, Run):
             return
-        for branch, explored in zip(task.branches, answer.more, strict=False):
-            path = self._grow(explored.run, branch)
-            for reversal in explored.reversals:
-                self._answer(reversal, path, explored.run.schedule)
+        self._runs.append(answer.more)
+        revealed = frozenset[str]().union(*(step.footprint.revealed for step in answer.more.steps))
+        if revealed <= self._known.relation.revealed:
+            self._insert(answer.more)
+        else:
+            # What was left out under the smaller relation may not be alike: the search begins anew.
+            self._begin_anew(self._known.relation.with_revealed(revealed))
 
-    def _grow(self, done: Run, branch: Branch) -> list[_Node]:
-        """Put a run into the tree; returns the nodes before each of its steps."""
-        if self._root is None:
-            self._root = _Node(done.enabled[0], {})
-        node = self._root
-        path = [node]
-        schedule, sights = done.schedule, done.sights
-        for at, step in enumerate(done.steps):
-            if step.choice not in node.children:
-                elder = {choice: taken for choice, (taken, _) in node.children.items()}
-                asleep = sleep_set_after({**node.sleep, **elder}, step, self._relation)
-                node.children[step.choice] = (step, _Node(done.enabled[at + 1], asleep))
-                node.wants(step.choice.thread)
-                self._open[schedule[:at]] = node
-                self._sights[schedule[: at + 1]] = sights[at]
-            node = node.children[step.choice][1]
-            path.append(node)
-        return path
+    def _has_seen(self, difference: Difference) -> bool:
+        """Whether what was expected is what this very order did before."""
+        order, expected = difference.schedule, difference.expected
+        return any(
+            done.schedule[: len(order)] == order
+            and (expected == done.sights[len(order) - 1] or expected == can_move(order[-1]))
+            for done in self._runs
+        )
 
-    def _answer(self, reversal: Reversal, path: list[_Node], schedule: Schedule) -> None:
-        node = path[reversal.at]
-        if any(node.knows(choice) for choice in reversal.initials):
+    def _insert(self, done: Run) -> None:
+        try:
+            is_new = self._known.insert(done)
+        except Unforeseen as error:
+            self._tally.differences.append(error.difference)
             return
-        if not any(choice.thread == reversal.wanted.thread for choice in node.enabled):
-            raise ExecutorBroke(
-                f"{reversal.wanted} should be able to move after {schedule[: reversal.at]}, as nothing it needs "
-                "comes later, but it is not enabled there: a step that freed it did not say so"
-            )
-        node.wants(reversal.wanted.thread)
-        self._open[schedule[: reversal.at]] = node
+        if is_new:
+            counted = HappensBefore(done.steps, self._known.relation).orders(MOST_STATES)
+            known = self._stands_for
+            self._stands_for = None if known is None or counted is None else known + counted
 
     @property
     def tally(self) -> Tally:
+        self._tally.stands_for = self._stands_for
         return self._tally
 
     @property
     def complete(self) -> bool:
-        if self._root is None or self._learned or self._tally.differences:
-            return False
-        return all(choice in node.children for node in self._open.values() for choice in node.tried)
+        return self._finished and not self._tally.differences
 
     def basis(self) -> str:
         runs = self._tally.runs
-        total = interleavings(self._tally) or self._tally.stands_for
         if not self.complete:
             return f"reduced: {runs:,} runs of a budget of {self._budget:,}, not finished"
-        cut = f", {self._tally.cut:,} of them cut short" if self._tally.cut else ""
+        total = interleavings(self._tally) or self._stands_for
         if total is None:
-            return f"reduced: {runs:,} stand for all, too many to count{cut}"
-        return f"reduced: {runs:,} stand for {total:,}{cut}"
+            return f"reduced: {runs:,} stand for all, too many to count"
+        return f"reduced: {runs:,} stand for {total:,}"

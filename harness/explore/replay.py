@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -50,10 +50,17 @@ class Difference:
     schedule: Schedule  # up to and with the step that differed
     expected: str
     seen: str
+    foreseen: bool = (
+        False  # what was expected was not seen in this very order, but in one that should be alike
+    )
+
+    def told(self, was_run: bool) -> Difference:
+        return replace(self, foreseen=not was_run)
 
     def __str__(self) -> str:
+        which = "an order like others that were run" if self.foreseen else "the same order"
         return (
-            f"the same order gave something else at step {len(self.schedule)} of {schedule_text(self.schedule)}:\n"
+            f"{which} gave something else at step {len(self.schedule)} of {schedule_text(self.schedule)}:\n"
             f"  before: {self.expected}\n"
             f"  now:    {self.seen}"
         )
@@ -103,7 +110,10 @@ def run(execution: Execution, pick: Pick, expected: Sequence[str] = ()) -> Run:
 
 def stay(steps: Sequence[StepResult], enabled: Sequence[Choice]) -> Choice:
     """Without need nobody else moves: the last thread goes on, else the first that can, without a fault first."""
-    last = steps[-1].choice.thread if steps else None
+    return stay_with(steps[-1].choice.thread if steps else None, enabled)
+
+
+def stay_with(last: str | None, enabled: Sequence[Choice]) -> Choice:
     return min(enabled, key=lambda choice: (choice.thread != last, bool(choice.variant), choice))
 
 
@@ -129,8 +139,12 @@ def retraced(schedule: Schedule, at: int, enabled: tuple[Choice, ...]) -> Choice
     wanted = schedule[at]
     if wanted not in enabled:
         seen = f"only {' '.join(map(str, enabled))} can move"
-        raise Nondeterminism(Difference(schedule[: at + 1], f"{wanted} can move", seen))
+        raise Nondeterminism(Difference(schedule[: at + 1], can_move(wanted), seen))
     return wanted
+
+
+def can_move(choice: Choice) -> str:
+    return f"{choice} can move"
 
 
 def nearly(schedule: Schedule) -> Pick:

@@ -46,7 +46,7 @@ class Result:
         lines = [
             f"{self.program}",
             f"  {self.basis}",
-            f"  {_count(len(tally.outcomes), 'distinct outcome')}, {_count(tally.failed, 'failing run')}",
+            f"  {count(len(tally.outcomes), 'distinct outcome')}, {count(tally.failed, 'failing run')}",
         ]
         if tally.first_failure is not None:
             lines.append(f"  the first failure was run {tally.first_failure:,}")
@@ -59,7 +59,7 @@ class Result:
         return lines
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
@@ -76,7 +76,7 @@ def side_by_side(one: Sequence[StepResult], other: Sequence[StepResult]) -> list
         same += 1
     left, right = story(one)[same:], story(other)[same:]
     width = max((len(line) for line in left), default=0)
-    rows = [f"  ({_count(same, 'step')} alike)"] if same else []
+    rows = [f"  ({count(same, 'step')} alike)"] if same else []
     for at in range(max(len(left), len(right))):
         mine = left[at] if at < len(left) else ""
         theirs = right[at] if at < len(right) else ""

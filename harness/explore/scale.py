@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor
 from concurrent.futures import Executor as Pool
@@ -24,6 +25,7 @@ from fencepost.harness.pinning import WORKER_VARIABLE
 MOST_ATTEMPTS: Final = 4
 """A task that took its worker with it this often does so by itself."""
 TASK_DEADLINE_S: Final = 600.0
+CONNECT_S = 5.0
 
 
 class WorkersLost(FencepostError):
@@ -65,6 +67,17 @@ def perform(executor: Executor, program: Program, task: Task) -> Answer:
     return task.perform(held.execution)
 
 
+def opened(executor: Executor, program: Program, _: int) -> int:
+    """This worker's process, once its execution is open."""
+    perform(executor, program, _Nothing())
+    return os.getpid()
+
+
+class _Nothing:
+    def perform(self, execution: Execution) -> Answer:
+        return Answer()
+
+
 # -- here ---------------------------------------------------------------------------------------------------
 
 
@@ -91,10 +104,12 @@ class Pooled:
         program: Program,
         open_pool: Callable[[], Pool],
         *,
+        call: Callable[[Executor, Program, Task], Answer] = perform,
         lost: tuple[type[Exception], ...] = (BrokenExecutor,),
         deadline_s: float = TASK_DEADLINE_S,
     ) -> None:
-        self._call = partial(perform, executor, program)
+        self._call = partial(call, executor, program)
+        self._open = partial(opened, executor, program)
         self._open_pool = open_pool
         self._lost: tuple[type[Exception], ...] = (*lost, CancelledError)
         self._deadline_s = deadline_s
@@ -120,6 +135,17 @@ class Pooled:
                             f"and each was lost with it: {error or type(error).__name__}"
                         ) from error
                     self._replace(futures, tasks, at)
+
+    def open_all(self, workers: int) -> None:
+        """Returns when so many workers have opened their execution: for who measures what comes after."""
+        deadline = time.monotonic() + self._deadline_s
+        seen: set[int] = set()
+        while len(seen) < workers:
+            seen.update(self._pool.map(self._open, range(workers), timeout=self._deadline_s))
+            if time.monotonic() > deadline:
+                raise WorkersLost(
+                    f"waited {self._deadline_s:g} s for {workers} workers to open, and {len(seen)} did"
+                )
 
     def _submit(self, task: Task) -> PoolFuture[Answer]:
         try:
@@ -166,9 +192,19 @@ def _number_worker(given_out: Any) -> None:
         given_out.value += 1
 
 
+def _perform_on_dask(executor: Executor, program: Program, task: Task) -> Answer:
+    """Workers of a local cluster are numbered: each gets a core for itself and its server."""
+    from distributed import get_worker
+
+    worker: Any = get_worker()
+    if isinstance(worker.name, int):
+        os.environ.setdefault(WORKER_VARIABLE, str(worker.name))
+    return perform(executor, program, task)
+
+
 @contextmanager
 def dask(
-    executor: Executor, program: Program, address: str | None, jobs: int = 2, connect_s: float = 10
+    executor: Executor, program: Program, address: str | None, jobs: int = 2, connect_s: float | None = None
 ) -> Iterator[Pooled]:
     """`--engine dask`: the cluster at `address`, or a local one of `jobs` processes that ends with this."""
     try:
@@ -177,17 +213,23 @@ def dask(
         raise UsageError("--engine dask needs distributed: pip install 'fencepost[dask]'") from error
 
     library: Any = distributed  # its classes are not typed
+    if address is not None:
+        try:
+            library.comm.get_address_host_port(address, strict=True)
+        except ValueError as error:
+            raise UsageError(f"--address {address}: {error}; give one as tcp://127.0.0.1:8786.") from error
 
     def connect(target: Any) -> Any:
         try:
-            return library.Client(target, timeout=connect_s, set_as_default=False)
+            return library.Client(target, timeout=connect_s or CONNECT_S, set_as_default=False)
         except OSError as error:
             raise UsageError(f"no Dask scheduler answers at {address}: {error}") from error
 
     def pooled(client: Any) -> Pooled:
         # pure=False: the same task twice is two runs, which a retry and a check of determinism both need.
         pool = partial(client.get_executor, pure=False)
-        return Pooled(executor, program, pool, lost=(BrokenExecutor, library.KilledWorker))
+        lost = (BrokenExecutor, library.KilledWorker)
+        return Pooled(executor, program, pool, call=_perform_on_dask, lost=lost)
 
     if address is not None:
         with connect(address) as client:

@@ -14,6 +14,7 @@ from fencepost.harness.actors.body import ActorBody
 from fencepost.harness.actors.messages import Seat
 from fencepost.harness.errors import StepDeadline
 from fencepost.harness.explore.catalog import Catalog, read_catalog
+from fencepost.harness.explore.statement_memory import StatementMemory
 from fencepost.harness.gate.drive import GateDrive
 from fencepost.harness.gate.path import GatePath
 from fencepost.harness.gate.proxy import Gate, Upstream
@@ -21,10 +22,14 @@ from fencepost.harness.history import Call, CallStatus
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import load_queue
 from fencepost.harness.pinning import pinned
-from fencepost.harness.settling import QUIET_S, has_cycle
+from fencepost.harness.settling import has_cycle
 from fencepost.harness.watch import actor_application_name
 
 PRODUCER = "P"
+FIRST_LOOK_S = 0.0003
+"""A statement that waits for nobody is mostly answered by then; one that is not may be blocked: the server is asked."""
+LONGEST_LOOK_S = 0.004
+"""Each further look comes later: a statement that takes long should not have to share its core with questions."""
 
 
 @dataclass(slots=True)
@@ -64,10 +69,15 @@ class Stage:
             dsn = self.bench.place.dsn_for("fencepost-explorer")
             self._upstream = Upstream.of(dsn)
             self.catalog: Catalog = self._read_catalog(dsn)
+            self.memory = StatementMemory(self.catalog)
             self._actors: dict[str, Seated] = {}
+            self._unheard: set[int] = set()
             self._paths: dict[str, GatePath] = {}
-            self.producer = ActorBody(loaded.queue, self._seat(PRODUCER, dsn), lambda _: None)
-            self._stack.callback(self.producer.close)
+            self._loaded = loaded
+            self._dsn = dsn
+            self._restarts = lab.restarts
+            self._bystanders: dict[str, ActorBody] = {}
+            self._stack.callback(self._close_bystanders)
         except BaseException:
             self._stack.close()
             raise
@@ -80,10 +90,32 @@ class Stage:
         with psycopg.connect(dsn, autocommit=True) as connection:
             return read_catalog(connection)
 
+    # -- bystanders -------------------------------------------------------------------------------------------
+
+    @property
+    def producer(self) -> ActorBody:
+        return self.bystander(PRODUCER)
+
+    def bystander(self, name: str) -> ActorBody:
+        """Who is no part of the race: enqueues before it, settles what is left after it. Not behind the gate."""
+        self._notice_restarts()
+        if name not in self._bystanders:
+            self._bystanders[name] = ActorBody(
+                self._loaded.queue, self._seat(name, self._dsn), lambda _: None
+            )
+        return self._bystanders[name]
+
+    def _close_bystanders(self) -> None:
+        while self._bystanders:
+            _, body = self._bystanders.popitem()
+            with contextlib.suppress(psycopg.Error):  # its server may have crashed
+                body.close()
+
     # -- seating ----------------------------------------------------------------------------------------------
 
     def seat(self, name: str) -> Seated:
         """The actor of this name: warm, unless a connection of it was ended."""
+        self._notice_restarts()
         seated = self._actors.get(name)
         if seated is not None and not seated.stale and not seated.actor.is_gone:
             return seated
@@ -97,6 +129,7 @@ class Stage:
         dsn = path.conninfo(self.bench.place.dsn_for(actor_application_name(name)))
         seated = Seated(self.bench.place.make_actor(self._seat(name, dsn)), path)
         self._actors[name] = seated
+        self._drive.watch(seated.actor.answer_fd)
         return seated
 
     def _seat(self, name: str, dsn: str) -> Seat:
@@ -110,6 +143,7 @@ class Stage:
 
     def _unseat(self, name: str) -> None:
         seated = self._actors.pop(name)
+        self._stop_hearing(seated)
         with contextlib.suppress(ActorFailed):  # closing over an ended connection may fail as its queue likes
             seated.actor.close()
 
@@ -117,29 +151,48 @@ class Stage:
 
     def settle(self, flights: Sequence[Flight]) -> None:
         """Returns when each has answered, is parked before a statement, or waits for a lock."""
-        # Only theirs: an answer is taken before its descriptor is written to, so that of one who rests may stay
-        # readable, and nothing would ever be quiet.
-        for flight in flights:
-            self._drive.watch(flight.seated.actor.answer_fd)
-        try:
-            self._settle([flight for flight in flights if not self._arrived(flight)])
-        finally:
-            for flight in flights:
-                self._drive.unwatch(flight.seated.actor.answer_fd)
-
-    def _settle(self, moving: list[Flight]) -> None:
+        if self._unheard:
+            self._hear_again(flights)
+        moving = list(flights)
         deadline = time.monotonic() + self.bench.deadline_s
+        wait_s = look_s = FIRST_LOOK_S
         while moving:
-            quiet = not self._drive.turn(QUIET_S)
+            quiet = not self._drive.turn(wait_s)
             moving = [flight for flight in moving if not self._arrived(flight)]
-            if moving and quiet and self._all_blocked(moving):
+            if not moving:
                 return
-            if moving and time.monotonic() > deadline:
+            if quiet:
+                if look_s < LONGEST_LOOK_S and not self._somebody_else_is_in_a_transaction(moving):
+                    wait_s = look_s = LONGEST_LOOK_S
+                    continue
+                if self._all_blocked(moving):
+                    return
+                look_s = min(2 * look_s, LONGEST_LOOK_S)
+            else:
+                self._stop_hearing_who_rests(moving)
+            # Who is not asking the server anything cannot be blocked there.
+            wait_s = look_s if any(f.seated.path.asks_server for f in moving) else LONGEST_LOOK_S
+            if time.monotonic() > deadline:
                 awaited = ", ".join(f"{f.call.actor} in {f.call.operation}" for f in moving)
                 raise StepDeadline(
                     f"waited {self.bench.deadline_s:g} s for {awaited}; the server: {self.bench.watch.describe()}; "
                     f"the gate: {self._gate.told()}"
                 )
+
+    def _stop_hearing_who_rests(self, moving: Sequence[Flight]) -> None:
+        """What one who rests has to say is not read now: nothing would ever be quiet."""
+        for fd in self._drive.readable - {flight.seated.actor.answer_fd for flight in moving}:
+            self._drive.unwatch(fd)
+            self._unheard.add(fd)
+
+    def _hear_again(self, flights: Sequence[Flight]) -> None:
+        for fd in self._unheard & {flight.seated.actor.answer_fd for flight in flights}:
+            self._drive.watch(fd)
+            self._unheard.remove(fd)
+
+    def _stop_hearing(self, seated: Seated) -> None:
+        self._unheard.discard(seated.actor.answer_fd)
+        self._drive.unwatch(seated.actor.answer_fd)
 
     def _arrived(self, flight: Flight) -> bool:
         reply = flight.seated.actor.poll(0.0)
@@ -152,6 +205,15 @@ class Stage:
             return False
         flight.call.passed.extend(flight.seated.actor.take_passed())
         return True
+
+    def _somebody_else_is_in_a_transaction(self, moving: Sequence[Flight]) -> bool:
+        """If not, a lock that is waited for is one of a whole session, which is rare: the server is asked later."""
+        alone = moving[0].seated if len(moving) == 1 else None
+        return self.bench.watch.has_orphans or any(
+            seated is not alone and view.transaction != "I"
+            for seated in self._actors.values()
+            for view in seated.path.connections
+        )
 
     def _all_blocked(self, moving: list[Flight]) -> bool:
         waits = self.bench.watch.waits()
@@ -176,6 +238,21 @@ class Stage:
             flight.status = None
             self.settle([flight])
             seated.path.cut("fin")  # a client that connects anew to try again is dead as well
+
+    def crash_server(self) -> None:
+        """It crashes and recovers. Who is parked stays so, and finds his connection dead when he goes on."""
+        self._drive.let_go()
+        self.bench.place.strike_server(self.bench.place.server.crash)
+        self._notice_restarts()
+
+    def _notice_restarts(self) -> None:
+        """The server may have been restarted for another queue, or by a run of the runner."""
+        if self._restarts == self._lab.restarts:
+            return
+        self._restarts = self._lab.restarts
+        self._close_bystanders()
+        for seated in self._actors.values():
+            seated.stale = True
 
     def orphan(self, pids: Sequence[int]) -> None:
         self.bench.watch.orphan(pids, self.bench.deadline_s)
@@ -202,6 +279,7 @@ class Stage:
         self.bench.watch.end_backends(names)
         for name in names:
             seated = self._actors.pop(name)
+            self._stop_hearing(seated)
             seated.path.reset()
             seated.actor.abandon()
 
@@ -213,3 +291,8 @@ class Stage:
     def close(self) -> None:
         self._drive.let_go()
         self._stack.close()
+
+    def put_away(self) -> None:
+        """Close it with its bench, so that many queues in one process do not pile up sessions."""
+        self.close()
+        self._lab.put_away(self._loaded)

@@ -9,7 +9,7 @@ from fencepost.harness.explore.exhaustive import Exhaustive
 from fencepost.harness.explore.pct import Pct
 from fencepost.harness.explore.program import Program
 from fencepost.harness.explore.random_walk import RandomWalk
-from fencepost.harness.explore.real import EXPIRE
+from fencepost.harness.explore.real import STRIKE_BY_THEMSELVES
 from fencepost.harness.explore.reduced import Reduced
 from fencepost.harness.explore.strategy import Strategy
 
@@ -24,9 +24,9 @@ def make_strategy(
         case "exhaustive":
             return Exhaustive(budget)
         case "reduced":
-            return Reduced(budget)
+            return Reduced(budget, program.faults)
         case "pct":
-            at_steps = sum(fault.times for fault in program.faults if fault.name != EXPIRE)
+            at_steps = sum(fault.times for fault in program.faults if fault.name not in STRIKE_BY_THEMSELVES)
             return Pct(budget, seed, depth, at_steps)
         case "random":
             return RandomWalk(budget, seed)

@@ -35,6 +35,10 @@ _NEVER_SQL = "fencepost injects an error here"
 _ASYNCHRONOUS = frozenset(b"AS")  # notifications and parameter changes belong to no statement
 
 
+JUST_PARK: Final[tuple[Action, ...]] = (rules.ParkBefore(),)
+"""Where every statement is held and no rule speaks of this one."""
+
+
 class Loop(Protocol):
     """What a connection needs of the gate that runs it."""
 
@@ -69,6 +73,7 @@ class GateConnection:
         self._to_server = Outlet()
         self._to_client = Outlet()
         self._to_client.socket = client
+        self._unsent: list[bytes] = []
         self._client_ended = False
         self._server_knows_end = False
         self._server_ended = False
@@ -89,6 +94,7 @@ class GateConnection:
         self.is_cancel = False
         self.is_open = True
         self._interest = {"client": 0, "server": 0}
+        self._listens_to_both = False
         self.apply_path_settings()
         self._refresh()
 
@@ -105,6 +111,10 @@ class GateConnection:
     @property
     def parked(self) -> Held | None:
         return None if self._delayed_until else self._held
+
+    @property
+    def asks_server(self) -> bool:
+        return not self._conversation.expects_nothing
 
     @property
     def statement(self) -> Statement | None:
@@ -206,12 +216,11 @@ class GateConnection:
 
     def _pump(self) -> None:
         """Send on what the client has sent, up to the next statement that is to be held."""
-        out: list[bytes] = []
         try:
             while self._held is None and self.is_open and not self._is_closing:
                 if self._after and self._conversation.peek() in BEGINS_A_STATEMENT:
                     # The answer of the one before is to be held: nothing overtakes it.
-                    self._flush_pipeline(out)
+                    self._flush_pipeline()
                     if self._after:
                         break
                     continue
@@ -224,17 +233,18 @@ class GateConnection:
                     self._drops_until_sync = False
                     unit.data = framing.typed(framing.SYNC, b"")
                 if unit.statement is not None:
-                    self._reach(unit, unit.statement, out)
+                    self._reach(unit, unit.statement)
                 elif unit.kind < 0:
                     self._start(unit)
                 else:
-                    out.append(unit.data)
-                    self._all_finished(self._conversation.sent(unit))
+                    self._send(unit)
         except ProtocolError as problem:
+            if self._unsent:
+                self._send_together()
             self._refuse_protocol(problem)
             return
-        if out:
-            self._to_server.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._unsent:
+            self._send_together()
         if self._client_ended and not self._server_knows_end and self._held is None and self.is_open:
             self._server_knows_end = True
             if self._server is None:
@@ -242,9 +252,15 @@ class GateConnection:
             else:
                 self._to_server.end()
 
-    def _flush_pipeline(self, out: list[bytes]) -> None:
+    def _send_together(self) -> None:
+        """A statement and the Sync behind it in one piece: the server need not wake up twice."""
+        data = self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent)
+        self._unsent.clear()
+        self._to_server.write(data)
+
+    def _flush_pipeline(self) -> None:
         if self._conversation.unflushed:
-            out.append(framing.FLUSH_MESSAGE)
+            self._unsent.append(framing.FLUSH_MESSAGE)
             self._all_finished(self._conversation.flushed())
 
     def _start(self, unit: Unit) -> None:
@@ -261,21 +277,25 @@ class GateConnection:
         self._to_server.write(unit.data)
         self._conversation.sent(unit)
 
-    def _reach(self, unit: Unit, statement: Statement, out: list[bytes]) -> None:
+    def _reach(self, unit: Unit, statement: Statement) -> None:
         actions = self._path.reached(statement)
         if not actions:
-            out.append(unit.data)
-            self._all_finished(self._conversation.sent(unit))
+            self._send(unit)
+            return
+        if actions is JUST_PARK:
+            self._flush_pipeline()
+            if self._unsent:
+                self._send_together()
+            self._held = Held(statement, "before", unit)
             return
         self._before.extend(action for action in actions if rules.is_before(action))
         after = deque(action for action in actions if not rules.is_before(action))
         if after:
             self._after[statement] = after
         if self._before:
-            self._flush_pipeline(out)
-        if out:
-            self._to_server.write(b"".join(out))
-            out.clear()
+            self._flush_pipeline()
+        if self._unsent:
+            self._send_together()
         self._held = Held(statement, "before", unit)
         self._do_before()
 
@@ -305,10 +325,11 @@ class GateConnection:
                 case _:
                     raise AssertionError(action)
         self._held = None
-        self._send_statement(held.unit)
+        self._send(held.unit)
 
-    def _send_statement(self, unit: Unit) -> None:
-        self._to_server.write(unit.data)
+    def _send(self, unit: Unit) -> None:
+        """Goes out with what else can go now, at the end of `_pump`."""
+        self._unsent.append(unit.data)
         self._all_finished(self._conversation.sent(unit))
 
     def _inject(self, unit: Unit, statement: Statement, sqlstate: str) -> None:
@@ -329,7 +350,7 @@ class GateConnection:
         else:
             unit.data = framing.parse(sql) + framing.BIND_UNNAMED + framing.EXECUTE_UNNAMED
         self._after.setdefault(statement, deque()).appendleft(rules.InjectError(sqlstate))
-        self._send_statement(unit)
+        self._send(unit)
 
     # -- from the server ------------------------------------------------------------------------------------
 
@@ -519,7 +540,7 @@ class GateConnection:
             self._do_after(held.statement)
             if self.is_open:
                 self._pump()
-        self._finish_if_over()
+            self._finish_if_over()
         self._refresh()
 
     def release_and_lose_reply(self) -> None:
@@ -626,6 +647,7 @@ class GateConnection:
             self._loop.forget(self._server)
             self._server.close()
             self._server = None
+            self._listens_to_both = False
         self._to_server.break_off()
         self._connecting = False
         self._retry_connect = False
@@ -650,6 +672,16 @@ class GateConnection:
 
     def _refresh(self) -> None:
         """Close what has reached its end, and tell the loop what is waited for."""
+        if (
+            self._listens_to_both
+            and self._to_client.is_idle
+            and self._to_server.is_idle
+            and not self._client_ended
+            and not self._server_ended
+            and self.is_open
+            and self._conversation.buffered < _WAITING_LIMIT_BYTES
+        ):
+            return  # as most of the time: nothing waits, and both sides are heard
         if self._to_client.ended and self.is_open:
             self._close_server()
             self._close_client("rst" if self._reset_client_at_end else "fin")
@@ -690,6 +722,11 @@ class GateConnection:
                     select.EPOLLOUT if self._to_server.is_full else 0
                 )
             self._want("server", self._server, events)
+        self._listens_to_both = (
+            self._server is not None
+            and not self._connecting
+            and self._interest == {"client": select.EPOLLIN, "server": select.EPOLLIN}
+        )
 
     def _want(self, side: str, sock: socket.socket, events: int) -> None:
         if self._interest[side] != events:

@@ -24,6 +24,11 @@ class GateDrive:
             self._is_held = True
         return self._gate.turn(timeout_s)
 
+    @property
+    def readable(self) -> frozenset[int]:
+        """What is watched and could be read in the latest turn."""
+        return self._gate.readable
+
     def watch(self, fd: int) -> None:
         self._gate.watch_fd(fd)
 

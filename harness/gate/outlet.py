@@ -28,6 +28,11 @@ class Outlet:
         self._queue: deque[tuple[float, bytes | None]] = deque()
 
     @property
+    def is_idle(self) -> bool:
+        """Everything that was written has gone, and more may come."""
+        return not self._queue and not self.ended and not self.is_full
+
+    @property
     def holds(self) -> bool:
         """Whether a pause keeps something from going on."""
         return self.paused and bool(self._queue)

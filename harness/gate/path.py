@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.gate import rules
-from fencepost.harness.gate.connection import GateConnection, Held
+from fencepost.harness.gate.connection import JUST_PARK, GateConnection, Held
 from fencepost.harness.gate.rules import Action, CutHow, ParkBefore, Rule, SqlPattern, When
 from fencepost.harness.gate.statements import Statement, StatementRecord
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MAX_RECORDS = 10_000
 _MAX_PROBLEMS = 100
+NO_ACTIONS: Sequence[Action] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,16 @@ class Operation:
         self._seen = [0] * len(self.rules)
         self._matched: dict[Statement, list[int]] = {}
 
-    def reach(self, statement: Statement) -> list[Action]:
+    def reach(self, statement: Statement) -> Sequence[Action]:
         """Count the statement and say what is to happen to it, in order."""
         self.count += 1
         statement.ordinal = self.count
         statement.operation = self.name
         self.statements.append(statement)
-        actions: list[Action] = [ParkBefore()] if self.steps and self.count >= self.first_step else []
+        steps = self.steps and self.count >= self.first_step
+        if not self.rules:
+            return JUST_PARK if steps else NO_ACTIONS
+        actions: list[Action] = [ParkBefore()] if steps else []
         for number, rule in enumerate(self.rules):
             if self._applies(number, rule, statement):
                 self._matched.setdefault(statement, []).append(number)
@@ -161,10 +165,10 @@ class GatePath:
         with self._lock:
             return tuple(statement.record() for statement in self._operation.statements)
 
-    def statements_from(self, ordinal: int) -> tuple[StatementRecord, ...]:
-        """Those of the operation from this one on."""
+    def statements_after(self, ordinal: int) -> list[Statement]:
+        """Those of the operation after this one: themselves, for who runs the gate's loop and sees them stand still."""
         with self._lock:
-            return tuple(s.record() for s in self._operation.statements if s.ordinal >= ordinal)
+            return [statement for statement in self._operation.statements if statement.ordinal > ordinal]
 
     @property
     def statement_count(self) -> int:
@@ -194,7 +198,15 @@ class GatePath:
     @property
     def is_parked(self) -> bool:
         """Whether anything waits here; cheaper than looking at it."""
-        return any(each.parked is not None for each in self._connections)
+        for each in self._connections:  # noqa: SIM110 - asked at every turn, and any() is slower
+            if each.parked is not None:
+                return True
+        return False
+
+    @property
+    def asks_server(self) -> bool:
+        """Whether the server owes an answer on any connection of this path."""
+        return any(each.asks_server for each in self._connections)
 
     @property
     def all_parked(self) -> tuple[ParkedStatement, ...]:
@@ -355,7 +367,7 @@ class GatePath:
         if connection in self._connections:
             self._connections.remove(connection)
 
-    def reached(self, statement: Statement) -> list[Action]:
+    def reached(self, statement: Statement) -> Sequence[Action]:
         return self._operation.reach(statement)
 
     def fired(self, statement: Statement, action: Action) -> None:
@@ -378,9 +390,12 @@ class GatePath:
             connection.settings_changed()
 
     def _parked_connection(self) -> tuple[GateConnection, Held] | None:
-        found = [(each, each.parked) for each in self._connections]
-        parked = [(each, held) for each, held in found if held is not None]
-        return min(parked, key=lambda pair: _ordinal(pair[1])) if parked else None
+        first: tuple[GateConnection, Held] | None = None
+        for each in self._connections:
+            held = each.parked
+            if held is not None and (first is None or _ordinal(held) < _ordinal(first[1])):
+                first = each, held
+        return first
 
     def _required_parked(self, when: When | None) -> tuple[GateConnection, Held]:
         self._gate.check()

@@ -34,6 +34,7 @@ LOOPBACK = "127.0.0.1"
 _BACKLOG = 128
 _CLOSE_DEADLINE_S = 10.0
 _LONG_S = 3600.0
+_FINE_S = 0.001
 _LOOK_AGAIN_S = 0.05  # a condition may be about something the gate does not hear of
 _SOCKET_PREFIX = ".s.PGSQL."
 
@@ -75,6 +76,7 @@ class Gate:
         self.lock = threading.RLock()
         """Guards everything but the waiting itself."""
         self._epoll = select.epoll()
+        self._epoll_fd = self._epoll.fileno()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._connections: dict[int, GateConnection] = {}
@@ -83,8 +85,8 @@ class Gate:
         self._ready: set[int] = set()
         self._timers: list[tuple[float, int, GateConnection]] = []
         self._timer_numbers = itertools.count()
-        self._turning = threading.RLock()
-        """Held by whoever runs the loop, for as long as it does."""
+        self._turning = threading.Lock()
+        """Held by whoever runs the loop, for as long as it does. At a process's end another thread may give it back."""
         self._turner = 0
         self._borrows = 0
         self._returned = threading.Event()
@@ -264,6 +266,10 @@ class Gate:
     def _turn(self, timeout_s: float) -> bool:
         if self._timers:
             timeout_s = min(timeout_s, self._timers[0][0] - time.monotonic())
+        if 0.0 < timeout_s < _FINE_S:
+            # epoll counts whole milliseconds, which is longer than most statements take.
+            select.select([self._epoll_fd], [], [], timeout_s)
+            timeout_s = 0.0
         events = self._epoll.poll(max(0.0, timeout_s))
         happened = False
         self._ready.clear()

@@ -57,11 +57,11 @@ class StatementRecord:
 class Statement:
     """A statement on its way. `ordinal` and `operation` are set when the gate reaches it."""
 
-    __slots__ = ("_bind", "answer", "fate", "is_query", "operation", "ordinal", "pid", "sql", "transaction")
+    __slots__ = ("answer", "bind", "fate", "is_query", "operation", "ordinal", "pid", "sql", "transaction")
 
     def __init__(self, sql: str, bind: bytes | None, is_query: bool, pid: int) -> None:
         self.sql = sql
-        self._bind = bind
+        self.bind = bind
         self.is_query = is_query
         self.pid = pid
         self.ordinal = 0
@@ -72,7 +72,7 @@ class Statement:
 
     @property
     def parameters(self) -> tuple[str | None, ...]:
-        return () if self._bind is None else parameters_of(self._bind)
+        return () if self.bind is None else parameters_of(self.bind)
 
     def record(self) -> StatementRecord:
         return StatementRecord(
@@ -237,6 +237,8 @@ class Conversation:
         match kind:
             case framing.READY:
                 return self._ready(body)
+            case framing.COMPLETE:
+                return self._said(body.rstrip(b"\0").decode(errors="replace"))
             case framing.ERROR:
                 return self._failed(body)
             case framing.KEY_DATA:
@@ -245,8 +247,6 @@ class Conversation:
                 self.pid = struct.unpack_from(">I", body)[0]
             case framing.COPY_IN | framing.COPY_BOTH:
                 self._copy_begins()
-            case framing.COMPLETE:
-                return self._said(body.rstrip(b"\0").decode(errors="replace"))
             case framing.EMPTY:
                 return self._said("empty")
             case framing.SUSPENDED:

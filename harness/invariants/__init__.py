@@ -27,6 +27,7 @@ from fencepost.harness.invariants.leases import (
     SingleHolder,
 )
 from fencepost.harness.invariants.ledger import LedgerOnce, LedgerUnique
+from fencepost.harness.invariants.movers import FollowsMovers, Movers
 
 __all__ = ["INVARIANTS", "Invariant", "applicable", "by_name"]
 
@@ -61,8 +62,13 @@ def by_name(name: str) -> type[Invariant]:
 def applicable(capabilities: frozenset[Capability], only: Collection[str] | None = None) -> list[Invariant]:
     """Fresh instances of those a queue with these capabilities can be judged by, or of `only` those."""
     wanted = None if only is None else {by_name(name) for name in only}
-    return [
+    chosen = [
         invariant()
         for invariant in INVARIANTS
         if invariant.needs <= capabilities and (wanted is None or invariant in wanted)
     ]
+    shared = Movers()
+    for each in chosen:
+        if isinstance(each, FollowsMovers):
+            each.follow(shared)
+    return chosen

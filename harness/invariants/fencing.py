@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fencepost.harness.adapter import Capability, Claim, JobId, JobState, JobView, Observation, Outcome
 from fencepost.harness.history import Call, Reply, Step, StepKind, Violation
 from fencepost.harness.invariants.base import Invariant, answers, applied, token_of, ttl_us, verb, who
-from fencepost.harness.invariants.movers import Movers, acts_on
+from fencepost.harness.invariants.movers import FollowsMovers, acts_on
 
 _WRITES = frozenset({"complete", "fail", "heartbeat"})
 
@@ -85,6 +85,8 @@ class _Write:
     highest: dict[JobId, int]
     lease_at_us: dict[tuple[JobId, int | None], dict[int, int]] = field(default_factory=dict)
     """Per lease: when it was to end, as seen at each observation since, by that observation's time."""
+    renewed_us: dict[tuple[JobId, int | None], int] = field(default_factory=dict)
+    """Per lease: when another's heartbeat under it was last on its way, while this write was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +98,13 @@ class _Suspicion:
     after: JobView | None
 
 
-class Fence(Invariant):
+class Fence(FollowsMovers):
     name = "fence"
     sentence = "No write takes effect from a claim that is no longer current."
     needs = frozenset({Capability.FENCING})
 
     def __init__(self) -> None:
         super().__init__()
-        self._movers = Movers()
         self._highest: dict[JobId, int] = {}
         self._lease_us: dict[tuple[JobId, int | None], int] = {}  # last known end of each lease
         self._writes: dict[int, _Write] = {}
@@ -178,7 +179,13 @@ class Fence(Invariant):
         if call is not None and step.reply is not None:
             self._writes.pop(call.number, None)
         if call is not None and verb(call) == "heartbeat":
-            self._renewed_in_group.update((claim.job, claim.token) for claim in call.claims)
+            renewed = {(claim.job, claim.token) for claim in call.claims}
+            self._renewed_in_group.update(renewed)
+            for number, write in self._writes.items():
+                if number != call.number:
+                    write.renewed_us.update(
+                        dict.fromkeys(renewed & write.lease_at_us.keys(), step.after.at_us)
+                    )
         expired = step.clock.expired_claim if step.clock is not None else None
         if expired is not None:
             key = (expired.job, expired.token)
@@ -279,7 +286,9 @@ class Fence(Invariant):
                 f" while {current} was current"
             )
             return self.violation(step, claim.job, message)
-        renewed = (claim.job, claim.token) in self._renewed_in_group
+        lease = (claim.job, claim.token)
+        # A heartbeat that held the row's lock may have renewed the lease before this write was judged.
+        renewed = lease in self._renewed_in_group or write.renewed_us.get(lease, -1) > call.unguarded_until_us
         if ends_us is not None and ends_us <= call.unguarded_until_us and not renewed:
             message = (
                 f"{call.actor}'s {call.operation} was accepted under a lease"

@@ -18,7 +18,7 @@ from fencepost.harness.adapter import (
 )
 from fencepost.harness.history import Step, StepKind, Violation
 from fencepost.harness.invariants.base import SETTLING, US_PER_S, Invariant, taker, verb, who
-from fencepost.harness.invariants.movers import Movers
+from fencepost.harness.invariants.movers import FollowsMovers
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,12 @@ class TerminalAbsorbing(Invariant):
         return self.violation(step, then.job, f"it was {then.state} and its ledger entries changed")
 
 
-class NoLostJob(Invariant):
+class NoLostJob(FollowsMovers):
     name = "no_lost_job"
     sentence = "A job whose enqueue was accepted is there until an operation that ends it explains its going."
 
     def __init__(self) -> None:
         super().__init__()
-        self._movers = Movers()
         self._owed: set[JobId] = set()
         self._may_be_gone: set[JobId] = set()
         self._seen: Observation | None = None
@@ -221,13 +220,12 @@ class AttemptsBounded(Invariant):
         return None
 
 
-class NotBefore(Invariant):
+class NotBefore(FollowsMovers):
     name = "not_before"
     sentence = "Nobody claims a job before its time."
 
     def __init__(self) -> None:
         super().__init__()
-        self._movers = Movers()
         self._due_us: dict[JobId, int] = {}
         self._first_step: dict[int, int] = {}  # enqueue in flight: the step it was let go in
         self._seen_since: dict[JobId, int] = {}

@@ -18,7 +18,7 @@ from fencepost.harness.invariants.base import (
     verb,
     who,
 )
-from fencepost.harness.invariants.movers import Movers, acts_on
+from fencepost.harness.invariants.movers import FollowsMovers, Movers, acts_on
 from fencepost.harness.postgres.provider import ServerFault
 
 
@@ -43,7 +43,7 @@ class _Lease:
         return same_holder and same_token(self.token, view.token)
 
 
-class SingleHolder(Invariant):
+class SingleHolder(FollowsMovers):
     """A lease ends when its holder settles it, when it is rewritten as expired, or when rows show the job
     waiting or finished; whether it should have ended so is for other invariants to say."""
 
@@ -52,7 +52,6 @@ class SingleHolder(Invariant):
 
     def __init__(self) -> None:
         super().__init__()
-        self._movers = Movers()
         self._live: dict[JobId, _Lease] = {}
         self._given: dict[tuple[JobId, int], tuple[int, str]] = {}  # by which call, to whom
         self._first_step: dict[int, int] = {}
@@ -196,14 +195,13 @@ class _Promise:
     broken: str | None = None
 
 
-class HeartbeatHonoured(Invariant):
+class HeartbeatHonoured(FollowsMovers):
     name = "heartbeat_honoured"
     sentence = "An accepted heartbeat keeps the job with its holder until the promised time."
     needs = frozenset({Capability.HEARTBEAT})
 
     def __init__(self) -> None:
         super().__init__()
-        self._movers = Movers()
         self._in_flight: dict[int, list[_Promise]] = {}
         self._in_force: dict[JobId, _Promise] = {}
         self._claimed_until_us: dict[tuple[JobId, int | None], int] = {}
@@ -320,14 +318,13 @@ def _holds(view: JobView, token: int | None, holder: str | None) -> bool:
     )
 
 
-class RequeuedOnce(Invariant):
+class RequeuedOnce(FollowsMovers):
     name = "requeued_once"
     sentence = "The reaper requeues or ends a lease only once it is lost, and each lost lease only once."
     needs = frozenset({Capability.REAPER})
 
     def __init__(self) -> None:
         super().__init__()
-        self._movers = Movers()
         self._ended_before = 0  # leases seen to end in earlier groups, that a reaper may have ended
         self._ended_now: dict[JobId, int | None] = {}  # those of this group, with their tokens
         self._reaped = 0  # leases reapers have answered for

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from fencepost.harness.adapter import JobId, Outcome
 from fencepost.harness.history import Call, CallStatus, Reply, Step, StepKind
-from fencepost.harness.invariants.base import SETTLING, same_token, verb
+from fencepost.harness.invariants.base import SETTLING, Invariant, same_token, verb
 
 
 class Movers:
@@ -28,9 +28,13 @@ class Movers:
         self._answered: set[int] = set()
         self._latest_us: dict[int, int] = {}
         self._earliest_us: dict[int, int] = {}
+        self._noted: Step | None = None
 
     def note(self, step: Step) -> None:
-        """To be called first for every step."""
+        """To be called first for every step, by each invariant that shares them."""
+        if step is self._noted:
+            return
+        self._noted = step
         if self._group and step.kind is not StepKind.FREED:
             self._group.clear()
             self._answered.clear()
@@ -117,6 +121,17 @@ class Movers:
             verb(call) in SETTLING and acts_on(call, job, token) and not self.refused(call, job)
             for call in self.possible()
         )
+
+
+class FollowsMovers(Invariant):
+    """Notes every step before it asks about it, so that all that judge one run can ask the same movers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._movers = Movers()
+
+    def follow(self, movers: Movers) -> None:
+        self._movers = movers
 
 
 def acts_on(call: Call, job: JobId, token: int | None = None) -> bool:

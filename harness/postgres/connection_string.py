@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -15,6 +16,12 @@ _HOW_TO_WRITE_IT = (
     "write it as postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %-escapes for special characters in user "
     "and password, or leave the password to PGPASSWORD or a .pgpass file"
 )
+
+
+@lru_cache(maxsize=512)
+def conninfo(base: str = "", **parts: str | int | None) -> str:
+    """psycopg's, kept: libpq reads the string anew for each, and every operation of an actor asks for one."""
+    return make_conninfo(base, **parts)
 
 
 def without_password(text: str) -> str:

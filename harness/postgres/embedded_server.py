@@ -11,13 +11,13 @@ from pathlib import Path
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from fencepost.harness.clock.preload import CLOCK_FILE_VARIABLE, ClockPreload
 from fencepost.harness.clock.server_clock import ClockDidNotMove, OffsetFile, ServerClock, read_server_us
 from fencepost.harness.errors import StepDeadline, UsageError
 from fencepost.harness.postgres import keeper
 from fencepost.harness.postgres.binaries import PostgresBinaries
+from fencepost.harness.postgres.connection_string import conninfo
 from fencepost.harness.postgres.keeper_client import KeeperClient, KeeperIsGone
 from fencepost.harness.postgres.os_user import ServerUser, our_name
 from fencepost.harness.postgres.ports import free_port
@@ -74,7 +74,7 @@ class EmbeddedServer:
 
     def dsn(self, database: str = "postgres", *, application_name: str | None = None) -> str:
         """Over the unix socket, as the superuser, without a password: the operating system vouches for us."""
-        return make_conninfo(
+        return conninfo(
             "",
             host=str(self.socket_dir),
             port=self.port,
@@ -85,7 +85,7 @@ class EmbeddedServer:
 
     def tcp_dsn(self, database: str = "postgres", *, application_name: str | None = None) -> str:
         """Over loopback with this run's password: for proxies and for clients without unix sockets."""
-        return make_conninfo(
+        return conninfo(
             "",
             host=LOOPBACK,
             port=self.port,

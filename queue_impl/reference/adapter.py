@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,6 +11,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import psycopg
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 
 from fencepost.harness.adapter import (
     ActorSeat,
@@ -68,6 +71,8 @@ class ReferenceAdapter:
         self._schema = schema
         self._settings = settings or Settings()
         self._connections = ConnectionCache()
+        self._cursors: dict[str, psycopg.Cursor[Any]] = {}
+        self._observers: dict[str, psycopg.Connection[Any]] = {}
         self._resets: Counter[str] = Counter()
 
     def install(self, dsn: str) -> None:
@@ -89,14 +94,23 @@ class ReferenceAdapter:
         return ReferenceWorker(on(connection), connection, lambda: on(connect()), actor.checkpoint)
 
     def observe(self, dsn: str) -> Observation:
-        row = self._execute(dsn, "observe").fetchone()
-        assert row is not None, "an aggregate always has a row"
-        at_us, jobs, ledger = row
+        at_us, jobs, ledger = map(json.loads, self._observed(dsn))
         return Observation(
             at_us,
             tuple(_job_view(job) for job in jobs),
             tuple(LedgerEntry(str(job_id), token, worker) for job_id, token, worker in ledger),
         )
+
+    def _observed(self, dsn: str) -> tuple[bytes, bytes, bytes]:
+        """Without a cursor, in half the time: nothing is asked as often as this."""
+        connection = self._connections.get(dsn)
+        if self._observers.get(dsn) is not connection:
+            _checked(connection.pgconn.prepare(b"observe", ADAPTER_STATEMENTS["observe"].encode()))
+            self._observers[dsn] = connection
+        result = _checked(connection.pgconn.exec_prepared(b"observe", None))
+        at_us, jobs, ledger = (result.get_value(0, column) for column in range(3))
+        assert at_us is not None and jobs is not None and ledger is not None, "an aggregate always has a row"
+        return at_us, jobs, ledger
 
     def reset(self, dsn: str) -> None:
         self._resets[dsn] += 1
@@ -124,8 +138,11 @@ class ReferenceAdapter:
     def _execute(
         self, dsn: str, name: str, parameters: dict[str, object] | None = None
     ) -> psycopg.Cursor[Any]:
-        text = ADAPTER_STATEMENTS[name].encode()
-        return self._connections.get(dsn).execute(text, parameters, prepare=True)
+        connection = self._connections.get(dsn)
+        cursor = self._cursors.get(dsn)
+        if cursor is None or cursor.connection is not connection:
+            cursor = self._cursors[dsn] = connection.cursor()
+        return cursor.execute(ADAPTER_STATEMENTS[name].encode(), parameters, prepare=True)
 
 
 class ReferenceWorker:
@@ -238,6 +255,12 @@ class ReferenceWorker:
 
     def close(self) -> None:
         self._queue.close()
+
+
+def _checked(result: PGresult) -> PGresult:
+    if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+        raise psycopg.OperationalError(result.get_error_message())
+    return result
 
 
 def _claim(taken: TakenClaim) -> Claim:

@@ -66,6 +66,10 @@ class HeartbeatCapped(ReferenceQueue):
     statements = STATEMENTS.edited("extend_lease", "%(ttl_s)s *", "LEAST(%(ttl_s)s, 300) *")
 
 
+class HeartbeatGivesANewToken(ReferenceQueue):
+    statements = STATEMENTS.edited("extend_lease", "SET ", "SET fencing_token = fencing_token + 1, ")
+
+
 class TrustsItsLastHeartbeat(ReferenceQueue):
     """Remembers in the client that its lease was renewed, and asks nobody again."""
 
@@ -77,7 +81,7 @@ class TrustsItsLastHeartbeat(ReferenceQueue):
 
     def _judge(self, operation: str, write: WriteParameters) -> Judgement:
         judgement = super()._judge(operation, write)
-        lease = (write["job_id"], write["token"])
+        lease = (write["job_id"], write.get("token"))  # a cancel is under no lease
         if operation == "heartbeat" and judgement.verdict == "accepted":
             self._renewed = lease
         return replace(judgement, verdict="accepted") if lease == self._renewed else judgement
@@ -131,6 +135,12 @@ TWINS = (
         "A heartbeat for more than five minutes is accepted and gives five.",
         breaks="heartbeat_honoured",
         client=HeartbeatCapped,
+    ),
+    reference_twin(
+        "heartbeat_gives_a_new_token",
+        "A heartbeat counts as a claim and gives the job a new token, so its own holder is refused.",
+        breaks="heartbeat_honoured",
+        client=HeartbeatGivesANewToken,
     ),
     reference_twin(
         "trusts_its_last_heartbeat",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fencepost.queue_impl.reference.client import ReferenceQueue
-from fencepost.queue_impl.reference.sql import STATEMENTS
+from fencepost.queue_impl.reference.sql import REFERENCE_SCHEMA, STATEMENTS, replace_once
 
 from .adapter import reference_twin
 
@@ -40,6 +40,27 @@ class ReaperForgetsTheBackoff(ReferenceQueue):
         "lease_expires_at <= clock_timestamp()",
         "COALESCE(lease_expires_at, '-infinity') <= clock_timestamp()",
     )
+
+
+class ReaperSparesOnlyTheRenewed(ReferenceQueue):
+    """Rechecks when the last heartbeat was. A job claimed anew has had none."""
+
+    statements = (
+        STATEMENTS.edited("claim", "SET state = 'leased',", "SET state = 'leased', renewed_at = NULL,")
+        .edited("extend_lease", "SET ", "SET renewed_at = clock_timestamp(), ")
+        .edited(
+            "recheck_expired",
+            "lease_expires_at <= clock_timestamp()",
+            "(renewed_at IS NULL OR lease_expires_at <= clock_timestamp())",
+        )
+    )
+
+
+WITH_RENEWALS = replace_once(
+    REFERENCE_SCHEMA,
+    "    created_at       timestamptz",
+    "    renewed_at       timestamptz,\n    created_at       timestamptz",
+)
 
 
 class ReaperComesEarly(ReferenceQueue):
@@ -100,6 +121,13 @@ TWINS = (
         "The reaper requeues a job that has just failed a second time, so it does not wait for its retry.",
         breaks="requeued_once",
         client=ReaperForgetsTheBackoff,
+    ),
+    reference_twin(
+        "reaper_spares_only_the_renewed",
+        "The reaper rechecks when the last heartbeat was, so a job that was claimed anew meanwhile is requeued.",
+        breaks="requeued_once",
+        client=ReaperSparesOnlyTheRenewed,
+        schema=WITH_RENEWALS,
     ),
     reference_twin(
         "reaper_comes_early",

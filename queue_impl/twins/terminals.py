@@ -25,6 +25,16 @@ class FailedClaimableAgain(ReferenceQueue):
     )
 
 
+class FailedClaimableAfterAWhile(ReferenceQueue):
+    statements = STATEMENTS.replaced(
+        "claim",
+        STATEMENTS["claim"].replace(
+            "state = 'ready'",
+            "state = 'ready' OR (state = 'failed' AND finished_at < clock_timestamp() - interval '30 seconds')",
+        ),
+    )
+
+
 class CancelWithoutRowLock(ReferenceQueue):
     def _lock(self, write: WriteParameters) -> bool:
         return "token" not in write or super()._lock(write)
@@ -76,6 +86,12 @@ TWINS = (
         "A claim takes failed jobs as well as waiting ones.",
         breaks="terminal_absorbing",
         client=FailedClaimableAgain,
+    ),
+    reference_twin(
+        "failed_claimable_after_a_while",
+        "A claim takes a failed job once it has lain for half a minute.",
+        breaks="terminal_absorbing",
+        client=FailedClaimableAfterAWhile,
     ),
     reference_twin(
         "cancel_without_row_lock",
