@@ -46,6 +46,7 @@ class KnownJob:
     )
     waits_us: list[tuple[int, int]] = field(default_factory=list)  # before each retry: at least, at most
     successor: JobId | None = None  # the job a requeue made of it
+    maybe_requeued: bool = False  # by a requeue whose answer was lost
 
     def is_news(self, token: int | None) -> bool:
         """An answer may come late, after a later claim was settled."""
@@ -67,6 +68,8 @@ class Model:
         self._known: dict[JobId, KnownJob] = {}
         self._keys: dict[str, JobId] = {}
         self._flights: dict[int, _Flight] = {}
+        self._left_behind: list[Call] = []
+        """Calls that were given up while others stood still: what waits for those in the server may yet come true."""
         self._adrift = False
         """Something the model does not speak of was done to the rows: it follows them and says no more."""
         self.predictions = 0
@@ -85,19 +88,23 @@ class Model:
         whole = self._whole(movers)
         if first.kind is StepKind.FAULT or self._adrift:
             pass
-        elif whole is not None:
+        elif whole is not None and not self._left_behind:
             wrong += self._exactly(whole, first.before, first.after)
         else:
             for step in movers:
-                if step.reply is not None:
+                if step.reply is not None and not _met_another(step, movers):
                     wrong += self._at_some_moment(step)
-            if not movers:
+            if not movers and not self._left_behind:
                 wrong += _changed(first.before, first.after, touched=())
         for step in movers:
             if step.reply is not None:
                 assert step.call is not None
-                self._remember(step.call, step.reply, step.before, step.after)
+                self._remember(step.call, step.reply)
                 del self._flights[step.call.number]
+                if step.reply.outcome is Outcome.UNKNOWN:
+                    self._left_behind.append(step.call)
+        if not self._flights:
+            self._left_behind = []
         return wrong
 
     def _whole(self, movers: Sequence[Step]) -> Step | None:
@@ -256,6 +263,12 @@ class Model:
         if known is not None and (claim.token, verb) in known.maybe_settled:
             return {"accepted before", "accepted", "refused"}  # the search for an explanation knows more
         if (
+            view is not None
+            and view.state is not JobState.LEASED
+            and self._is_being_answered(call, claim, verb)
+        ):
+            return {"accepted before", "refused"} if view.token == claim.token else {"refused"}
+        if (
             known is not None
             and known.settled == (claim.token, verb)
             and (view is None or (view.state is not JobState.LEASED and view.token == claim.token))
@@ -276,6 +289,15 @@ class Model:
         if verb == "heartbeat" and until_us is not None and before.at_us + _ttl_us(call) < until_us:
             answers.add("refused")  # it would end the lease sooner than was promised
         return answers
+
+    def _is_being_answered(self, call: Call, claim: Claim, verb: str) -> bool:
+        """Whether another has written the same under the same claim, and its answer has not come."""
+        return any(
+            flight.call is not call
+            and flight.call.operation.removesuffix("_batch") == verb
+            and any((other.job, other.token) == (claim.job, claim.token) for other in flight.call.claims)
+            for flight in self._flights.values()
+        )
 
     def _completed(self, claim: Claim, now: JobView, before: Observation, after: Observation) -> list[str]:
         wrong = []
@@ -387,9 +409,19 @@ class Model:
         successor = self._of(job).successor
         if successor is not None and reply.job != successor:
             return [f"job {job} was requeued as job {successor} before, {_who(call)} got {_told(reply)}"]
-        if reply.job is None or (successor is None and reply.job in before.by_job):
+        is_decided = successor is not None or self._may_be_requeued(call, job)
+        if reply.job is None or (reply.job in before.by_job and not is_decided):
             return [f"{_who(call)} of the dead letter {job} should make a new job, it was {_told(reply)}"]
         return _changed(before, after, touched=[reply.job])
+
+    def _may_be_requeued(self, call: Call, job: str) -> bool:
+        """By somebody who was not told, or has not been yet."""
+        return self._of(job).maybe_requeued or any(
+            flight.call is not call
+            and flight.call.operation == "requeue"
+            and flight.call.arguments["job"] == call.arguments["job"]
+            for flight in self._flights.values()
+        )
 
     # -- a call that was held or blocked on its way -----------------------------------------------------------
 
@@ -426,13 +458,15 @@ class Model:
 
     # -- what it knows ----------------------------------------------------------------------------------------
 
-    def _remember(self, call: Call, reply: Reply, before: Observation, after: Observation) -> None:
+    def _remember(self, call: Call, reply: Reply) -> None:
         arguments = call.arguments
         if call.operation == "enqueue" and reply.job is not None and self._of(reply.job).priority is None:
             self._of(reply.job).priority = int(arguments.get("priority") or 0)
             self._of(reply.job).payload = arguments.get("payload")
             if arguments.get("key") is not None:
                 self._keys.setdefault(str(arguments["key"]), reply.job)
+        if call.operation == "requeue" and reply.outcome is Outcome.UNKNOWN:
+            self._of(str(arguments["job"])).maybe_requeued = True
         if call.operation == "requeue" and reply.job is not None:
             old = self._of(str(arguments["job"]))
             old.successor = reply.job
@@ -482,6 +516,27 @@ class Model:
             if call.arguments.get("job") == view.job or any(claim.job == view.job for claim in call.claims):
                 return True
         return False
+
+
+def _met_another(step: Step, movers: Sequence[Step]) -> bool:
+    """Whether another call moved in the same step and may have changed what this one was judged by.
+
+    The rows between the two are seen by nobody; the search for an explanation tries both orders.
+    """
+    call = step.call
+    assert call is not None
+    own = _jobs_of(call)
+    for other in movers:
+        assert other.call is not None
+        if other.call is not call and (not _jobs_of(other.call) or not own.isdisjoint(_jobs_of(other.call))):
+            return True
+    return False
+
+
+def _jobs_of(call: Call) -> set[JobId]:
+    """Those it names. A claim, a sweep or an enqueue names none, and may act on any."""
+    named = {claim.job for claim in call.claims}
+    return named | {str(call.arguments["job"])} if "job" in call.arguments else named
 
 
 def _with_key(before: Observation, key: Json) -> JobId | None:
