@@ -38,7 +38,7 @@ FAILURES_UNTIL_CAPPED = 12
 class KnownJob:
     """What rows do not show of a job."""
 
-    priority: int | None = None  # None: the answer of the enqueue that made it has not come
+    priority: int | None = None  # None: not known, since the answer of the enqueue that made it has not come
     payload: Json = None
     maybe_settled: set[tuple[int | None, str]] = field(default_factory=set)  # by writes whose answer was lost
     settled: tuple[int | None, str] | None = (
@@ -99,7 +99,7 @@ class Model:
         for step in movers:
             if step.reply is not None:
                 assert step.call is not None
-                self._remember(step.call, step.reply)
+                self._remember(step.call, step.reply, first.before if step is whole else None)
                 del self._flights[step.call.number]
                 if step.reply.outcome is Outcome.UNKNOWN:
                     self._left_behind.append(step.call)
@@ -458,13 +458,17 @@ class Model:
 
     # -- what it knows ----------------------------------------------------------------------------------------
 
-    def _remember(self, call: Call, reply: Reply) -> None:
+    def _remember(self, call: Call, reply: Reply, before: Observation | None) -> None:
+        """`before`: the rows as they were when it began, of a call that began and answered in one step."""
         arguments = call.arguments
-        if call.operation == "enqueue" and reply.job is not None and self._of(reply.job).priority is None:
-            self._of(reply.job).priority = int(arguments.get("priority") or 0)
-            self._of(reply.job).payload = arguments.get("payload")
-            if arguments.get("key") is not None:
-                self._keys.setdefault(str(arguments["key"]), reply.job)
+        key = arguments.get("key")
+        if call.operation == "enqueue" and reply.job is not None:
+            # Of several that submit one key, the first to be answered need not be the one that made the job.
+            if key is None or (before is not None and reply.job not in before.by_job):
+                self._of(reply.job).priority = int(arguments.get("priority") or 0)
+                self._of(reply.job).payload = arguments.get("payload")
+            if key is not None:
+                self._keys.setdefault(str(key), reply.job)
         if call.operation == "requeue" and reply.outcome is Outcome.UNKNOWN:
             self._of(str(arguments["job"])).maybe_requeued = True
         if call.operation == "requeue" and reply.job is not None:

@@ -160,10 +160,11 @@ def test_a_batch_with_an_old_and_a_new_claim_of_one_job_is_as_foretold(lab: Lab)
     [
         "P:enqueue | A:claim | A:fail@after_commit | C:fail(#1) | A>",
         "P:enqueue | A:claim | A:complete@after_commit | C:complete_batch(#1) | A>",
+        'P:enqueue | P:enqueue(key="k", priority=5)@after_commit | P2:enqueue(key="k") | A:claim | P>',
         "P:enqueue(max_attempts=1) | A:claim | A:fail | P:requeue(j1)@after_commit | P2:requeue(j1) | P>",
         "P:enqueue(max_attempts=1) | A:claim | A:fail | C:requeue(j1)~lose_reply/^COMMIT/ | P:requeue(j1)",
     ],
-    ids=["fail", "complete", "requeue", "requeue with its answer lost"],
+    ids=["fail", "complete", "enqueue", "requeue", "requeue with its answer lost"],
 )
 def test_what_another_did_and_was_not_told_yet_is_known(lab: Lab, text: str) -> None:
     assert complaints(played(lab, text), lab) == []
