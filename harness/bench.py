@@ -190,12 +190,26 @@ class Bench:
 
     # -- running ------------------------------------------------------------------------------------------
 
-    def run(self, variant: Variant) -> Run:
-        if not variant.scenario.classified:
-            return self._run(variant)
-        return self._run(variant, after=self._run(variant, control=True))
+    def run(
+        self,
+        variant: Variant,
+        *,
+        compare: Callable[[Runner], list[Unmet]] = lambda _: [],
+        look_back: Callable[[Runner], list[Unmet]] = lambda _: [],
+    ) -> Run:
+        """`compare` speaks when the scenario's own part is over, `look_back` on the whole of a drained run."""
+        control = self._run(variant, control=True) if variant.scenario.classified else None
+        return self._run(variant, after=control, compare=compare, look_back=look_back)
 
-    def _run(self, variant: Variant, *, control: bool = False, after: Run | None = None) -> Run:
+    def _run(
+        self,
+        variant: Variant,
+        *,
+        control: bool = False,
+        after: Run | None = None,
+        compare: Callable[[Runner], list[Unmet]] = lambda _: [],
+        look_back: Callable[[Runner], list[Unmet]] = lambda _: [],
+    ) -> Run:
         opened = self.begin(variant, control=control)
         try:
             unmet, obstacles = self._perform(variant, opened.race, opened.runner)
@@ -203,7 +217,8 @@ class Bench:
             # A Ctrl-C too: an actor at a barrier would keep the bench from closing.
             self._clear_after(stopped, opened.runner)
             raise
-        return self.finish(opened, unmet, obstacles, after=after)
+        unmet += compare(opened.runner)
+        return self.finish(opened, unmet, obstacles, after=after, look_back=look_back)
 
     def begin(self, variant: Variant, *, control: bool = False) -> OpenRun:
         """A run whose steps the caller takes himself, on its race; to be brought to its end by `finish`."""

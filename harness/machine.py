@@ -9,7 +9,7 @@ is left is drained, and answers that were lost must have an explanation.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from hypothesis import strategies as st
@@ -17,10 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from fencepost.harness.adapter import LIVE_STATES, OPERATION_NEEDS, Capability, JobId, JobState, Observation
 from fencepost.harness.bench import Bench, Run
-from fencepost.harness.errors import FencepostError, UsageError
+from fencepost.harness.foretold import ForetoldRun, names_of
 from fencepost.harness.history import CallStatus
-from fencepost.harness.known import what_failed
-from fencepost.harness.lease_time import CannotMoveTime
+from fencepost.harness.known import EXPECTATION
 from fencepost.harness.machine_actions import (
     ACTIONS,
     ATTEMPTS,
@@ -37,12 +36,9 @@ from fencepost.harness.machine_actions import (
     themes,
 )
 from fencepost.harness.machine_tally import Tally
-from fencepost.harness.model import Model
-from fencepost.harness.outcomes import explain, groups
 from fencepost.harness.postgres import provider
-from fencepost.harness.race import NotEstablished, Race
-from fencepost.harness.replay import Player, replay_of
-from fencepost.harness.runner import InvariantBroken, Runner
+from fencepost.harness.race import Race
+from fencepost.harness.replay import replay_of
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.schedule import (
     ActorFault,
@@ -63,7 +59,6 @@ from fencepost.harness.schedule import (
     Then,
     parse_schedule,
 )
-from fencepost.harness.verdict import Unmet
 from fencepost.harness.witness import Witness
 
 NAME = "invariants"
@@ -77,6 +72,7 @@ DEADLY = "B"
 IN_FLIGHT_AT_MOST = 3
 JOBS_AT_MOST = 10
 SHORT_WAIT_S = 10.0
+NEAR_ITS_END_S = 7.0
 SHORT_LEASE_S = 4.0
 """Longer than the rest of an example takes, also on a busy machine, and short enough to leave a lease near its end."""
 ODD_AT_MOST = 1
@@ -86,14 +82,20 @@ LARGEST_TOKEN = 2**63 - 1
 
 
 class Found(AssertionError):
-    """An example that failed. One subclass per name, so that shrinking keeps to what it began with."""
+    """An example that failed. One subclass per name, so that Hypothesis tells one failure from another."""
 
-    names: tuple[str, ...] = ()
-    run: Run
+    def __init__(self, name: str, run: Run) -> None:
+        super().__init__(f"{name}: {run.trace.header['schedule']}")
+        self.name = name
+        self.run = run
 
 
 class ProvedNothing(AssertionError):
     """An example that could not be played to its end."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__("; ".join(run.judgement.reasons))
+        self.run = run
 
 
 _FOUND: dict[str, type[Found]] = {}
@@ -162,7 +164,6 @@ class QueueMachine(RuleBasedStateMachine):
     bench: ClassVar[Bench]
     tally: ClassVar[Tally]
     checkpoints: ClassVar[Mapping[str, tuple[str, ...]]]
-    tell: ClassVar[Callable[[Run], str]]
     wanted: ClassVar[str | None]
     """Only a finding by this name counts: for measuring what is found by what."""
     known: ClassVar[frozenset[str]]
@@ -172,11 +173,8 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.tally.examples += 1
         self._has = self.bench.capabilities
-        self._opened = self.bench.begin(VARIANT)
-        self._player = Player(self._opened.race)
-        self._model = Model(self._has)
-        self._judged = 0
-        self._unmet: list[Unmet] = []
+        self._playing = ForetoldRun(self.bench, VARIANT)
+        self._player = self._playing.player
         self._over = False
         self._joined: set[str] = set()
         self._cut_off: set[str] = set()
@@ -285,9 +283,11 @@ class QueueMachine(RuleBasedStateMachine):
             self._write(back, 0, TTLS_S[0])
 
     def pass_time(self, what: str | float, pick: int) -> None:
-        """Past a lease's end, until a waiting job may run, or so many seconds."""
+        """Past a lease's end, nearly to it, until a waiting job may run, or so many seconds."""
         if what == "lease" and self._player.claims:
             self._play(ClockPast(self._claim(pick)))
+        elif what == "near" and Capability.CLOCK in self._has and self._is_live(pick):
+            self._play(ClockPast(self._claim(pick), -NEAR_ITS_END_S))
         elif Capability.CLOCK in self._has and isinstance(what, float):
             self._play(ClockBy(what))
         elif Capability.CLOCK in self._has and self._player.jobs and self._waits(self._job(pick)):
@@ -607,27 +607,8 @@ class QueueMachine(RuleBasedStateMachine):
     def _take(self, step: Step) -> None:
         if self._over:
             return
-        try:
-            self._player.play(step)
-        except InvariantBroken:
-            self._conclude()
-            return
-        except (NotEstablished, CannotMoveTime):
-            pass  # the step is not to be had here; what was recorded of it is looked at all the same
-        except UsageError:
-            raise
-        except FencepostError as error:
-            self._conclude(obstacles=[str(error)])
-            return
-        self._compare()
-
-    def _compare(self) -> None:
-        steps = self._opened.runner.steps
-        for group in groups(steps[self._judged :]):
-            for message in self._model.judge(group):
-                self._unmet.append(Unmet(group[0].number, message))
-        self._judged = len(steps)
-        if self._unmet and self.wanted in (None, EXPECTATION):
+        going_on = self._playing.take(step)
+        if not going_on or (self._playing.unmet and self.wanted in (None, EXPECTATION)):
             self._conclude()
 
     # -- the end ----------------------------------------------------------------------------------------------
@@ -636,32 +617,22 @@ class QueueMachine(RuleBasedStateMachine):
         if not self._over:
             self._conclude()
 
-    def _conclude(self, obstacles: list[str] | None = None) -> None:
+    def _conclude(self) -> None:
         """Bring the example to its end; raise what it found."""
         self._over = True
-        opened = self._opened
-        opened.runner.forget_what_never_came()
-        run = self.bench.finish(opened, self._unmet, list(obstacles or ()), look_back=self._explained)
-        self.tally.take(run, opened, self._model)
-        names = what_failed(run.facts, run.judgement)
-        if run.facts.unmet and EXPECTATION not in names:
-            names = (*names, EXPECTATION)
+        run = self._playing.end()
+        self.tally.take(run, self._playing.opened, self._playing.model)
+        names = names_of(run)
         if names and self.known.issuperset(names):
             self.tally.known.update(names)
             return
         if names and (self.wanted is None or self.wanted in names):
             if self.tally.found_at is None:
                 self.tally.found_at = self.tally.examples
-            raised = _found_as(self.wanted or names[0])(type(self).tell(run))
-            raised.names = names
-            raised.run = run
-            raise raised
+            name = self.wanted or names[0]
+            raise _found_as(name)(name, run)
         if run.facts.obstacles and not names:
-            raise ProvedNothing(type(self).tell(run))
-
-    def _explained(self, runner: Runner) -> list[Unmet]:
-        unexplained = explain(runner.steps, self._has)
-        return [] if unexplained is None else [Unmet(len(runner.steps), str(unexplained))]
+            raise ProvedNothing(run)
 
     # -- what there is ----------------------------------------------------------------------------------------
 
@@ -682,7 +653,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @property
     def _rows(self) -> Observation:
-        return self._opened.runner.last_observation
+        return self._playing.opened.runner.last_observation
 
     def _make_something_due(self) -> None:
         if not self._something_due and self.has_room_for_a_job:
@@ -727,11 +698,8 @@ class QueueMachine(RuleBasedStateMachine):
         return JobRef(count - pick % count)
 
 
-EXPECTATION = "expectation"
-
-
 def machine_on(
-    bench: Bench, tell: Callable[[Run], str], *, wanted: str | None = None, known: Collection[str] = ()
+    bench: Bench, *, wanted: str | None = None, known: Collection[str] = ()
 ) -> tuple[type[QueueMachine], Tally]:
     """The machine on this queue, and the tally of all it will do."""
     tally = Tally()
@@ -742,7 +710,6 @@ def machine_on(
             "bench": bench,
             "tally": tally,
             "checkpoints": checkpoints_of(bench),
-            "tell": staticmethod(tell),
             "wanted": wanted,
             "known": frozenset(known),
         },

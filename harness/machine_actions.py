@@ -40,6 +40,9 @@ picks = st.integers(0, 5)
 places = st.none() | st.integers(0, STATEMENTS_AT_MOST) | st.integers(0, 4)
 """Whether an operation is to be left held on its way, and at which of its places."""
 
+sweeps = st.sampled_from((None, None, 0, 0, 0, 1, 1, 2, 3, 4))
+"""The same for a reap: what it has listed and not yet locked is what others can still change."""
+
 workers = st.sampled_from(WORKERS)
 producers = st.sampled_from(PRODUCERS)
 writes = st.sampled_from(WRITES)
@@ -69,13 +72,13 @@ ARGUMENTS: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
         "operation": writes,
         "back": st.sampled_from((None, *WRITES, "fail")),
     },
-    "pass_time": {"what": st.sampled_from(("lease", "wait", *MOVES_S)), "pick": picks},
+    "pass_time": {"what": st.sampled_from(("lease", "near", "wait", *MOVES_S)), "pick": picks},
     "reap": {
         "who": st.sampled_from(REAPERS),
         "limit": st.sampled_from((None, 1)),
         "lost": st.booleans(),
         "back": st.sampled_from((None, None, *WRITES)),
-        "where": places,
+        "where": sweeps,
     },
     "enqueue": {"key": st.none() | st.sampled_from(KEYS), **_submission},
     "submit": {"key": st.sampled_from(KEYS), **_submission},

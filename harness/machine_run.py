@@ -13,24 +13,40 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.stateful import run_state_machine_as_test
 
 from fencepost.harness.bench import Run
+from fencepost.harness.foretold import names_of
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import LoadedQueue
-from fencepost.harness.machine import Found, ProvedNothing, machine_on
+from fencepost.harness.machine import VARIANT, Found, ProvedNothing, machine_on
 from fencepost.harness.machine_tally import Tally
 from fencepost.harness.pinning import pinned
 from fencepost.harness.scenario_text import scenario_text
 from fencepost.harness.schedule import parse_schedule
+from fencepost.harness.shrink_schedule import Shrunk, shrink_run
 from fencepost.harness.story import failure_text
 from fencepost.harness.trace.format import ensure_trace_dir, write_trace
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """What broke, in the smallest run found that shows it, and that run told for a person."""
+
+    names: tuple[str, ...]
+    run: Run
+    text: str
+    replays: bool
+    """Its schedule alone showed it again."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
-    """What came of it. `found` is the shrunk example, where something was found."""
+    """What came of it."""
 
     tally: Tally
-    found: Found | None = None
-    proved_nothing: ProvedNothing | None = None
+    found: Finding | None = None
+    proved_nothing: str | None = None
 
 
 def look(
@@ -48,28 +64,35 @@ def look(
         # By queue: an example that fails on one and passes on another would be thrown away there.
         kept = DirectoryBasedExampleDatabase(Path(settings.database.path) / loaded.queue.name)
         settings = hypothesis.settings(settings, database=kept)
-
-    def tell(run: Run) -> str:
-        return finding_text(run, loaded.path, trace_path)
-
+    bench = lab.bench(loaded)
     with pinned(lab.core):
-        machine, tally = machine_on(lab.bench(loaded), tell, wanted=wanted, known=known)
+        machine, tally = machine_on(bench, wanted=wanted, known=known)
         try:
             run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=settings)
         except Found as found:
-            return Looked(tally, found=found)
+            shrunk = shrink_run(bench, VARIANT, found.run, found.name)
+            return Looked(tally, found=_finding(shrunk, loaded.path, trace_path))
         except ProvedNothing as nothing:
-            return Looked(tally, proved_nothing=nothing)
+            return Looked(tally, proved_nothing=finding_text(nothing.run, loaded.path, trace_path))
         except hypothesis.errors.Flaky as flaky:
             return Looked(tally, proved_nothing=_did_not_repeat(flaky))
     return Looked(tally)
 
 
-def _did_not_repeat(flaky: hypothesis.errors.Flaky) -> ProvedNothing:
+def _finding(shrunk: Shrunk, queue_path: str, trace_path: Path | None) -> Finding:
+    text = finding_text(shrunk.run, queue_path, trace_path)
+    if not shrunk.minimal:
+        text += f"\nnot the smallest there is: shrinking ended after {shrunk.tries} tries"
+    if not shrunk.replays:
+        text += "\nits schedule, replayed, did not show it: what decided was no step of the run"
+    return Finding(names_of(shrunk.run), shrunk.run, text, shrunk.replays)
+
+
+def _did_not_repeat(flaky: hypothesis.errors.Flaky) -> str:
     """An example that failed and, played again, did not, or failed otherwise: what decided was no step of ours."""
     seen = getattr(flaky, "exceptions", ())
     told = "\n\n".join(str(one) for one in seen) or str(flaky)
-    return ProvedNothing(f"an example failed, and did not when it was played again:\n{told}")
+    return f"an example failed, and did not when it was played again:\n{told}"
 
 
 def finding_text(run: Run, queue_path: str, trace_path: Path | None) -> str:
@@ -82,7 +105,8 @@ def finding_text(run: Run, queue_path: str, trace_path: Path | None) -> str:
         told = os.path.relpath(trace_path)
     if text is None:
         return failure_text(run.trace, "there is no schedule: the first step broke", told)
-    command = shlex.join(["fencepost", "replay", text, "--queue", queue_path])
+    by_the_model = ["--model"] if run.facts.unmet and not run.facts.violations else []
+    command = shlex.join(["fencepost", "replay", text, "--queue", queue_path, *by_the_model])
     schedule = parse_schedule(text)
     scenario = "\n".join(f"    {line}".rstrip() for line in scenario_text(schedule, run.trace).splitlines())
     return "\n".join(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hypothesis
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from fencepost.harness.errors import UsageError
@@ -35,6 +35,7 @@ PROFILES = {
 DEFAULT = "quick"
 
 SETTINGS = settings(
+    phases=[Phase.reuse, Phase.generate],  # shrinking is ours: `shrink_schedule.py`
     deadline=None,  # every step has a deadline of its own, and an example with a crash takes a second
     report_multiple_bugs=False,  # the first finding is shrunk and shown; the others are there after it is mended
     print_blob=False,  # the schedule is what replays it, on any version

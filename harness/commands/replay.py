@@ -19,10 +19,13 @@ from fencepost.harness.commands.options import (
     lab_options,
 )
 from fencepost.harness.errors import UsageError
+from fencepost.harness.foretold import run_foretold
 from fencepost.harness.known import what_failed
 from fencepost.harness.lab import Lab
-from fencepost.harness.loading import DEFAULT_QUEUE, load_queue
+from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
+from fencepost.harness.pinning import pinned
 from fencepost.harness.replay import replay_of
+from fencepost.harness.scenario import Variant
 from fencepost.harness.schedule import Schedule, parse_schedule
 from fencepost.harness.schedule_of import NoSchedule, schedule_of
 from fencepost.harness.story import failure_text, render, steps_table
@@ -49,6 +52,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--repeat", type=_repeats, default=1, metavar="N", help="run it N times; all must agree"
     )
+    parser.add_argument(
+        "--model",
+        action="store_true",
+        help="compare every step with the model too, as `pytest scenarios/ -m invariants` does",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(perform=perform)
 
@@ -69,7 +77,7 @@ def perform(arguments: argparse.Namespace) -> int:
         lacking = lab.bench(loaded).lacks(variant)
         if lacking:
             raise UsageError(f"The schedule cannot be replayed: {lacking}.")
-        runs = [lab.run(loaded, variant) for _ in range(arguments.repeat)]
+        runs = [_run(lab, loaded, variant, by_the_model=arguments.model) for _ in range(arguments.repeat)]
     path = directory / f"replay{TRACE_SUFFIX}"
     write_trace(runs[-1].trace, path)
     if arguments.json:
@@ -79,6 +87,13 @@ def perform(arguments: argparse.Namespace) -> int:
     if len(_agreeing(runs)) > 1:
         return exit_code([Verdict.INCONCLUSIVE, *(run.judgement.verdict for run in runs)])
     return exit_code(run.judgement.verdict for run in runs)
+
+
+def _run(lab: Lab, loaded: LoadedQueue, variant: Variant, *, by_the_model: bool) -> Run:
+    if not by_the_model:
+        return lab.run(loaded, variant)
+    with pinned(lab.core):
+        return run_foretold(lab.bench(loaded), variant)
 
 
 def _order(text: str) -> tuple[Schedule, str | None]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
-import hypothesis.internal.conjecture.engine
 import pytest
 
 from fencepost.harness.adapter import Twin
@@ -28,8 +27,6 @@ RESULTS = Path(__file__).resolve().parents[2] / ".fencepost" / "quality"
 
 EXAMPLES_AT_MOST = 300
 MORE_EXAMPLES: dict[str, int] = {}
-SHRINKING_AT_MOST_S = 20
-"""Of each: Hypothesis itself would take up to five minutes for the last step or two."""
 STEPS_AT_MOST = 16
 LONGER = {"backoff_not_capped": 60, "backoff_does_not_grow": 60, "lost_last_attempt_never_ends": 20}
 
@@ -47,8 +44,7 @@ def lab() -> Iterator[Lab]:
 @pytest.mark.parametrize(
     "twin", [t for suite in load_suites() for t in suite.twins], ids=lambda twin: twin.name
 )
-def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hypothesis.internal.conjecture.engine, "MAX_SHRINKING_SECONDS", SHRINKING_AT_MOST_S)
+def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin) -> None:
     ci = PROFILES["ci"]
     settings = hypothesis.settings(
         SETTINGS, max_examples=ci.examples, stateful_step_count=ci.steps, database=None
@@ -69,6 +65,7 @@ def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin, monkeypatch: pyt
     RESULTS.mkdir(parents=True, exist_ok=True)
     told = {"twin": twin.name, "examples": examples, "steps": len(schedule), "schedule": str(schedule)}
     (RESULTS / f"{twin.name}.json").write_text(json.dumps(told))
+    assert looked.found.replays, str(looked.found)
     assert examples <= MORE_EXAMPLES.get(twin.name, EXAMPLES_AT_MOST)
     assert len(schedule) <= LONGER.get(twin.name, STEPS_AT_MOST), str(schedule)
 

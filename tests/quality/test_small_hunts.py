@@ -28,11 +28,8 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-def settings(examples: int, *, shrink: bool = True) -> hypothesis.settings:
-    phases = [hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if shrink else [])]
-    return hypothesis.settings(
-        SETTINGS, max_examples=examples, stateful_step_count=20, database=None, phases=phases
-    )
+def settings(examples: int) -> hypothesis.settings:
+    return hypothesis.settings(SETTINGS, max_examples=examples, stateful_step_count=20, database=None)
 
 
 def test_a_twin_is_found_by_its_invariant_and_shrunk(lab: Lab) -> None:
@@ -50,7 +47,7 @@ def test_a_twin_is_found_by_its_invariant_and_shrunk(lab: Lab) -> None:
 def test_a_finding_that_is_known_is_no_news(lab: Lab) -> None:
     twin = load_queue(f"{TWINS}:delay_ignored")
     names = {"not_before", "expectation"}
-    looked = look(lab, twin, settings(60, shrink=False), seed=1, known=names)
+    looked = look(lab, twin, settings(60), seed=1, known=names)
     assert looked.found is None
     assert looked.tally.known, "it was there all the same"
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fencepost.docs.twin_figures import Figures
 from fencepost.harness.profiles import CI_SEED, PROFILES
-from fencepost.tests.quality.test_every_twin import SHRINKING_AT_MOST_S
 
 FOUND = Path(__file__).resolve().parents[2] / ".fencepost" / "quality"
 
@@ -20,8 +19,8 @@ def main() -> None:
         says=(
             "The state machine with the budget of the profile `ci` "
             f"({ci.examples} examples in each of two parts, seeds {CI_SEED + 1} and {CI_SEED + 2}), asked for the "
-            "invariant the twin names: the number of the example that first showed it, and the steps of that example "
-            f"after up to {SHRINKING_AT_MOST_S} s of shrinking."
+            "invariant the twin names: the number of the example that first showed it, and the steps that are left of "
+            "that example when it is shrunk."
         ),
         columns={"examples": "state machine: examples", "steps": "steps of the shrunk one"},
         listed={"schedule": "The shrunk counterexamples of the state machine"},
