@@ -272,11 +272,15 @@ class QueueMachine(RuleBasedStateMachine):
         job = JobRef(dead[pick % len(dead)]) if operation == "requeue" and dead else self._job(pick)
         self._start(who, operation, job=job, where=where)
 
-    def reap(self, who: str, limit: int | None, lost: bool, back: str | None, where: int | None) -> None:
-        """`lost`: the latest lease has ended by then. `back`: what its holder comes back with."""
-        lost = lost and self._is_live(0)
+    def reap(
+        self, who: str, limit: int | None, lease: str | None, back: str | None, where: int | None
+    ) -> None:
+        """`lease`: the latest is lost by then, or nearly. `back`: what the holder of a lost one comes back with."""
+        lost = lease == "lost" and self._is_live(0)
         if lost:
             self._play(ClockPast(self._claim(0)))
+        elif lease == "near":
+            self._come_near_its_end(0)
         bounded = limit is not None and Capability.BOUNDED_REAP in self._has
         self._start(who, "reap", arguments={"limit": limit} if bounded else {}, where=where)
         if lost and back is not None:
@@ -286,12 +290,16 @@ class QueueMachine(RuleBasedStateMachine):
         """Past a lease's end, nearly to it, until a waiting job may run, or so many seconds."""
         if what == "lease" and self._player.claims:
             self._play(ClockPast(self._claim(pick)))
-        elif what == "near" and Capability.CLOCK in self._has and self._is_live(pick):
-            self._play(ClockPast(self._claim(pick), -NEAR_ITS_END_S))
+        elif what == "near":
+            self._come_near_its_end(pick)
         elif Capability.CLOCK in self._has and isinstance(what, float):
             self._play(ClockBy(what))
         elif Capability.CLOCK in self._has and self._player.jobs and self._waits(self._job(pick)):
             self._play(ClockPast(self._job(pick)))
+
+    def _come_near_its_end(self, pick: int) -> None:
+        if Capability.CLOCK in self._has and self._is_live(pick):
+            self._play(ClockPast(self._claim(pick), -NEAR_ITS_END_S))
 
     def go_on(self, pick: int) -> None:
         self._play(GoOn(self._held[pick % len(self._held)], Then.ANY))

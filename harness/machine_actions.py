@@ -76,7 +76,7 @@ ARGUMENTS: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     "reap": {
         "who": st.sampled_from(REAPERS),
         "limit": st.sampled_from((None, 1)),
-        "lost": st.booleans(),
+        "lease": st.sampled_from((None, "lost", "lost", "near")),
         "back": st.sampled_from((None, None, *WRITES)),
         "where": sweeps,
     },
