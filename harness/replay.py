@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fencepost.harness.actors.messages import claim_to_json
@@ -202,18 +203,19 @@ class Player:
             moment_us = self._moment_us(step, job) + round(step.offset_s * 1e6)
             self._race.clock.advance_to(moment_us, str(step).removeprefix("clock>"))
             return
-        if isinstance(step.target, ClaimRef):
-            claim = self._claim(step.target)
-        else:
-            latest = self.latest_of(step.target)
+        target = step.target
+        if isinstance(target, str):
+            latest = self.latest_of(target)
             if latest is None:
-                raise NotEstablished(f"{step}: {step.target} has claimed nothing")
-            claim = self._claims[latest - 1]
+                raise NotEstablished(f"{step}: {target} has claimed nothing")
+            target = ClaimRef(latest)
+        claim = self._claim(target)
         if step.offset_s:
             until_us = claim.lease_until_us
             if until_us is None:
                 raise NotEstablished(f"{step}: when that lease ends is not known")
-            self._race.clock.advance_to(until_us + round(step.offset_s * 1e6), "near a lease's end")
+            moment_us = until_us + round(step.offset_s * 1e6)
+            self._race.clock.advance_to(moment_us, str(replace(step, target=target)).removeprefix("clock>"))
             return
         self._race.clock.advance_past(claim)
 

@@ -46,7 +46,7 @@ DEFAULT_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 UNDER_A_CLAIM = frozenset({"heartbeat", "complete", "fail", "bypass_guard", "effect"})
 """Operations that act under the actor's latest claim where the step names none."""
 
-_TO_JOB = re.compile(r"j[1-9]\d*([+-][\d.]+s)?")
+_TO_JOB_OR_CLAIM = re.compile(r"[j#][1-9]\d*([+-][\d.]+s)?")
 _STATEMENT = re.compile(r"(?P<when>before|after) statement (?P<number>\d+)\b")
 _ORDINAL = re.compile(r"statement (\d+)")
 _BEFORE_DUE = re.compile(r"(?:(?P<seconds>[\d.]+) s before )?next_run_at")
@@ -184,7 +184,7 @@ class _Telling:
         if "past_lease_of" in detail:
             return self._past_lease(detail["past_lease_of"])
         to = str(detail.get("to", ""))
-        if _TO_JOB.fullmatch(to):
+        if _TO_JOB_OR_CLAIM.fullmatch(to):
             (said,) = parse_schedule(f"clock>{to}")
             return said
         return self._to_due(to, step) or ClockBy(step["clock"]["moved_s"])

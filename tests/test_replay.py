@@ -129,3 +129,10 @@ def test_the_command_says_where_a_schedule_is_wrong(tmp_path: Path) -> None:
     missing = run_fencepost("replay", "no.jsonl", cwd=tmp_path)
     assert (missing.code, missing.out) == (2, "")
     assert missing.err == "fencepost: no.jsonl: cannot be read (No such file or directory).\n"
+
+
+def test_a_moment_before_a_leases_end_is_told_as_such(lab: Lab) -> None:
+    run = lab.run(
+        load_queue("reference"), replay_of(parse_schedule("P:enqueue | A:claim | clock>A-7s | R:reap"))
+    )
+    assert run.trace.header["schedule"] == "P:enqueue | A:claim | clock>#1-7s | R:reap"
