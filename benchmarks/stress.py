@@ -1,6 +1,6 @@
 """What a plain stress test hits: 8 threads on one queue, nothing held, no clock moved, no connection lost.
 
-    python benchmarks/stress.py [--seconds 60] [--twin NAME …]
+    python benchmarks/stress.py [--seconds 60] [--jobs 2] [--twin NAME …]
 
 Each thread enqueues (some under a key, some for later), claims with a short lease and completes, fails or beats,
 sometimes late; some cancel and some reap. When the time is over the threads drain what is left. It is judged by what a
@@ -11,11 +11,14 @@ must show nothing, or the rest would mean nothing. The figures go to docs/figure
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import random
 import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +39,7 @@ from fencepost.harness.adapter import (
 )
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
+from fencepost.harness.pinning import WORKER_VARIABLE, pinned
 from fencepost.queue_impl.twins import TWINS
 
 THREADS = 8
@@ -61,35 +65,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--twin", action="append", default=[])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="queues at a time, a core each")
     arguments = parser.parse_args()
-    hits: dict[str, dict[str, Any]] = {}
-    with Lab(LabOptions()) as lab:
-        for name, path in [("reference", "reference"), *((twin.name, twin.path) for twin in TWINS)]:
-            if name != "reference" and arguments.twin and name not in arguments.twin:
-                continue
-            loaded = load_queue(path)
-            told, rows = stress(loaded.queue, lab.bench(loaded).dsn, arguments.seconds)
-            lab.put_away(loaded)
-            seen = anomalies(told, rows)
-            operations = sum(told.operations)
-            kinds = ", ".join(f"{count} {kind}" for kind, count in seen.most_common())
-            print(
-                f"{name}: {seen.total()} anomalies in {operations:,} operations ({kinds or 'none'})",
-                flush=True,
+    chosen = [twin for twin in TWINS if not arguments.twin or twin.name in arguments.twin]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, context, take_a_core, (context.Value("i", 0),)) as pool:
+        told_of_reference = pool.submit(hit, "reference", arguments.seconds)
+        if told_of_reference.result()["kinds"]:
+            print("the reference queue shows anomalies: this stress test is wrong", file=sys.stderr)
+            return 1
+        hits = dict(
+            zip(
+                [twin.name for twin in chosen],
+                pool.map(hit, [twin.path for twin in chosen], [arguments.seconds] * len(chosen)),
+                strict=True,
             )
-            if name == "reference" and seen:
-                print("the reference queue shows anomalies: this stress test is wrong", file=sys.stderr)
-                return 1
-            if name != "reference":
-                a_minute = seen.total() / arguments.seconds * 60
-                hits[name] = {
-                    "rate": f"{a_minute:.3g}" if seen else 0,
-                    "operations": operations,
-                    "kinds": dict(seen),
-                }
+        )
     if not arguments.twin:
         write(hits, arguments.seconds)
     return 0
+
+
+def take_a_core(given_out: Any) -> None:
+    with given_out.get_lock():
+        os.environ[WORKER_VARIABLE] = str(given_out.value)
+        given_out.value += 1
+
+
+def hit(path: str, seconds: float) -> dict[str, Any]:
+    loaded = load_queue(path)
+    with Lab(LabOptions()) as lab, pinned(lab.core):
+        told, rows = stress(loaded.queue, lab.bench(loaded).dsn, seconds)
+        lab.put_away(loaded)
+    seen = anomalies(told, rows)
+    operations = sum(told.operations)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in seen.most_common())
+    print(
+        f"{loaded.queue.name}: {seen.total()} anomalies in {operations:,} operations ({kinds or 'none'})",
+        flush=True,
+    )
+    a_minute = seen.total() / seconds * 60
+    return {"rate": f"{a_minute:.3g}" if seen else 0, "operations": operations, "kinds": dict(seen)}
 
 
 def write(hits: dict[str, dict[str, Any]], seconds: float) -> None:

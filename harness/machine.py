@@ -71,6 +71,8 @@ DEADLY = "B"
 
 IN_FLIGHT_AT_MOST = 3
 JOBS_AT_MOST = 10
+BATCH = 2
+"""The jobs a batch of claims asks for."""
 SHORT_WAIT_S = 10.0
 NEAR_ITS_END_S = 7.0
 SHORT_LEASE_S = 4.0
@@ -250,9 +252,14 @@ class QueueMachine(RuleBasedStateMachine):
             self._write(operation, 0, TTLS_S[0], where)
 
     def batch(self, who: str, pick: int, how: str, fresh: bool, where: int | None) -> None:
-        """Of claims, or of writes under the claims of one worker. `fresh`: it has just got the last of them."""
+        """Of claims, or of writes under the claims of one worker.
+
+        `fresh`: there is more to claim than it asks for; it has just got the last claim it writes under.
+        """
         if how == "claim":
-            self._start(who, "claim_batch", arguments={"limit": 2}, where=where)
+            if fresh:
+                self._make_something_due(BATCH + 1)
+            self._start(who, "claim_batch", arguments={"limit": BATCH}, where=where)
             return
         if fresh and self._idle(who):
             self._make_something_due()
@@ -663,14 +670,15 @@ class QueueMachine(RuleBasedStateMachine):
     def _rows(self) -> Observation:
         return self._playing.opened.runner.last_observation
 
-    def _make_something_due(self) -> None:
-        if not self._something_due and self.has_room_for_a_job:
-            self._enqueue(PRODUCERS[0])
+    def _make_something_due(self, jobs: int = 1) -> None:
+        for _ in range(jobs - self._due):
+            if not self._over and self.has_room_for_a_job:
+                self._enqueue(PRODUCERS[0])
 
     @property
-    def _something_due(self) -> bool:
+    def _due(self) -> int:
         now_us = self._rows.at_us
-        return any(
+        return sum(
             (view.state is JobState.READY and (view.next_run_at_us or 0) <= now_us)
             or (view.state is JobState.LEASED and (view.lease_until_us or 0) <= now_us)
             for view in self._rows.jobs
