@@ -71,7 +71,7 @@ def look(
             run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=settings)
         except Found as found:
             shrunk = shrink_run(bench, VARIANT, found.run, found.name)
-            return Looked(tally, found=_finding(shrunk, loaded.path, trace_path))
+            return Looked(tally, found=finding_of(shrunk, loaded.path, trace_path))
         except ProvedNothing as nothing:
             return Looked(tally, proved_nothing=finding_text(nothing.run, loaded.path, trace_path))
         except hypothesis.errors.Flaky as flaky:
@@ -79,7 +79,7 @@ def look(
     return Looked(tally)
 
 
-def _finding(shrunk: Shrunk, queue_path: str, trace_path: Path | None) -> Finding:
+def finding_of(shrunk: Shrunk, queue_path: str, trace_path: Path | None) -> Finding:
     text = finding_text(shrunk.run, queue_path, trace_path)
     if not shrunk.minimal:
         text += f"\nnot the smallest there is: shrinking ended after {shrunk.tries} tries"

@@ -1,4 +1,7 @@
-"""`fencepost shrink`: make a failing order that an exploration found as small as it gets."""
+"""`fencepost shrink`: make a failing order as small as it gets, whatever found it.
+
+What an exploration found is shrunk as a program and an order of its statements; any other trace by its schedule.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,21 @@ from fencepost.harness.explore.findings import explored_in, find
 from fencepost.harness.explore.real import QueueExecutor, close_stages
 from fencepost.harness.explore.replay import replay
 from fencepost.harness.explore.telling import told
-from fencepost.harness.trace.format import ensure_trace_dir, read_trace
+from fencepost.harness.foretold import names_of, run_foretold
+from fencepost.harness.lab import Lab
+from fencepost.harness.loading import load_queue
+from fencepost.harness.machine import VARIANT
+from fencepost.harness.machine_run import finding_of
+from fencepost.harness.pinning import pinned
+from fencepost.harness.replay import replay_of
+from fencepost.harness.schedule_of import NoSchedule, schedule_of
+from fencepost.harness.shrink_schedule import shrink_run
+from fencepost.harness.trace.format import Trace, ensure_trace_dir, read_trace
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("shrink", help="make a failing order that was explored smaller")
-    parser.add_argument(
-        "trace", metavar="TRACE.jsonl", type=Path, help="a trace written by fencepost explore"
-    )
+    parser = commands.add_parser("shrink", help="make the order of a failing trace smaller")
+    parser.add_argument("trace", metavar="TRACE.jsonl", type=Path, help="the trace of a run that failed")
     parser.add_argument(
         "--queue", default=None, metavar="MODULE:NAME", help="another queue than the trace was recorded on"
     )
@@ -36,13 +46,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def perform(arguments: argparse.Namespace) -> int:
     trace = read_trace(arguments.trace)
+    queue = arguments.queue or trace.header["queue"]["path"]
     explored = explored_in(trace)
     if explored is None:
-        raise UsageError(
-            f"{arguments.trace} was not written by fencepost explore: it has no order to shrink."
-        )
+        return _shrink_schedule(arguments, trace, queue)
     program, schedule = explored
-    queue = arguments.queue or trace.header["queue"]["path"]
     executor = QueueExecutor(queue, lab_options(arguments))
     directory = ensure_trace_dir(arguments.trace_dir)
     try:
@@ -61,4 +69,27 @@ def perform(arguments: argparse.Namespace) -> int:
             [*told(finding, replay_command(finding.text, queue)), "", *(f"trace {path}" for path in paths)]
         )
     )
+    return EXIT_FAIL
+
+
+def _shrink_schedule(arguments: argparse.Namespace, trace: Trace, queue: str) -> int:
+    try:
+        schedule = schedule_of(trace)
+    except NoSchedule as error:
+        raise UsageError(f"{arguments.trace}: no schedule says what this trace did ({error}).") from error
+    loaded = load_queue(queue)
+    directory = ensure_trace_dir(arguments.trace_dir)
+    with Lab(lab_options(arguments)) as lab, pinned(lab.core):
+        bench = lab.bench(loaded)
+        variant = replay_of(schedule)
+        lacking = bench.lacks(variant)
+        if lacking:
+            raise UsageError(f"The schedule cannot be replayed: {lacking}.")
+        found = run_foretold(bench, variant)
+        names = names_of(found)
+        if not names:
+            raise UsageError(f"{arguments.trace}: there is nothing to shrink, this order does not fail.")
+        shrunk = shrink_run(bench, VARIANT, found, names[0])
+    finding = finding_of(shrunk, loaded.path, directory / "shrunk.jsonl")
+    console_for_text().print(f"{len(schedule)} steps before, {shrunk.tries} tries\n\n{finding}")
     return EXIT_FAIL
