@@ -282,13 +282,18 @@ class QueueMachine(RuleBasedStateMachine):
     def reap(
         self, who: str, limit: int | None, lease: str | None, back: str | None, where: int | None
     ) -> None:
-        """`lease`: the latest is lost by then, or nearly. `back`: what the holder of a lost one comes back with."""
+        """`lease`: the latest is lost by then, or nearly. `back`: what the holder of a lost one comes back with.
+
+        With a limit, more leases are lost than it may take.
+        """
+        bounded = limit is not None and Capability.BOUNDED_REAP in self._has
+        if bounded and lease == "lost":
+            self._lease_jobs(limit or 0)
         lost = lease == "lost" and self._is_live(0)
         if lost:
             self._play(ClockPast(self._claim(0)))
         elif lease == "near":
             self._come_near_its_end(0)
-        bounded = limit is not None and Capability.BOUNDED_REAP in self._has
         self._start(who, "reap", arguments={"limit": limit} if bounded else {}, where=where)
         if lost and back is not None:
             self._write(back, 0, TTLS_S[0])
@@ -669,6 +674,12 @@ class QueueMachine(RuleBasedStateMachine):
     @property
     def _rows(self) -> Observation:
         return self._playing.opened.runner.last_observation
+
+    def _lease_jobs(self, more_than: int) -> None:
+        """So many leases, live or lost, that a bounded sweep must choose."""
+        for _ in range(more_than + 1 - sum(view.state is JobState.LEASED for view in self._rows.jobs)):
+            self._make_something_due()
+            self._start(self._other(WORKERS), "claim")
 
     def _make_something_due(self, jobs: int = 1) -> None:
         for _ in range(jobs - self._due):
