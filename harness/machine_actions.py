@@ -21,7 +21,7 @@ PAYLOADS: tuple[Any, ...] = ({}, {"n": 1})
 TTLS_S = (60.0, 20.0, 600.0)
 MOVES_S = (45.0, 5.0, 400.0)
 DELAYS_S = (0.0, 30.0)
-ATTEMPTS = (None, 1, 2)
+ATTEMPTS = (None, 1, 2, 2)
 PRIORITIES = (0, 5)
 STATEMENTS_AT_MOST = 8
 WRITES = ("complete", "fail", "heartbeat")
@@ -128,7 +128,7 @@ THEMES: Mapping[str, Mapping[str, int]] = {
 }
 """By theme: how often each action comes up in its examples."""
 
-SHARES = {"anything": 4, "writes": 3, "batches": 3, "oddities": 3}
+SHARES = {"anything": 4, "writes": 4, "reapers": 4, "batches": 3, "oddities": 3}
 """Of the examples, for themes that have not two. Deaths are no more: one takes as long as a hundred steps."""
 
 themes = st.sampled_from([name for name in THEMES for _ in range(SHARES.get(name, 2))])

@@ -4,8 +4,9 @@ Hypothesis shrinks what it drew, a hundred choices for a step or two; here a try
 first, and costs one run of what is left. Steps keep to the claims and jobs they meant, whatever numbers those get when
 others are gone; a step whose claim or job is not there any more is gone with it.
 
-The result is 1-minimal unless the budget ends first: no step, hold, fault or argument of it can be taken away. It is
-what an exact replay of its text showed.
+The result is 1-minimal unless the budget ends first: no step, hold, fault or argument of it can be taken away. An
+operation that gives up a lock on its way leaves it to the server who goes first, so what fails once may not fail again:
+each smaller schedule must fail when its text is replayed, and the last one every time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fencepost.harness import history
+from fencepost.harness.adapter import JobId
 from fencepost.harness.bench import Bench, Run
 from fencepost.harness.foretold import ForetoldRun, names_of, run_foretold
 from fencepost.harness.known import EXPECTATION
@@ -35,6 +38,8 @@ from fencepost.harness.schedule_of import UNDER_A_CLAIM
 
 TRIES_AT_MOST = 600
 SECONDS_AT_MOST = 60.0
+REPLAYS = 5
+"""Of the result. What is left to chance for one in two hardly fails all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class _Piece:
 
 
 _Origin = tuple[int, int]
-"""The piece in which a claim or a job was handed out, and the how-many-eth of it."""
+"""The piece that started the call by which a claim or a job was handed out, and the how-many-eth of that call."""
 
 
 @dataclass(slots=True)
@@ -99,13 +104,12 @@ def shrink_run(
             while (smaller := shrinker.smaller(smallest)) is not None:
                 smallest = smaller
             minimal = True
-        except _BudgetSpent as spent:
-            smallest = spent.args[0]
-    best = found if smallest is None else smallest.run
-    replayed = run_foretold(
-        bench, replay_of(parse_schedule(best.trace.header["schedule"]), name=variant.name)
-    )
-    return Shrunk(best, shrinker.tries, minimal, replays=name in names_of(replayed))
+        except _BudgetSpent:
+            pass
+    for run in reversed([found, *shrinker.smaller_runs]):
+        if all(shrinker.fails_again(run) for _ in range(REPLAYS)):
+            return Shrunk(run, shrinker.tries, minimal, replays=True)
+    return Shrunk(found, shrinker.tries, minimal=False, replays=False)
 
 
 class _Shrinker:
@@ -116,6 +120,8 @@ class _Shrinker:
         self._tries_left = tries
         self._deadline = deadline
         self.tries = 0
+        self.smaller_runs: list[Run] = []
+        """Each smaller than the one before."""
 
     def smaller(self, best: _Played) -> _Played | None:
         """One round over all that can be taken away. None: nothing can."""
@@ -155,10 +161,18 @@ class _Shrinker:
 
     def _try(self, pieces: Sequence[_Piece], best: _Played) -> _Played | None:
         if not self._tries_left or time.monotonic() > self._deadline:
-            raise _BudgetSpent(best)
+            raise _BudgetSpent
         self._tries_left -= 1
         done = self.play(pieces, best)
-        return done if done is not None and done.size < best.size else None
+        if done is None or done.size >= best.size or not self.fails_again(done.run):
+            return None
+        self.smaller_runs.append(done.run)
+        return done
+
+    def fails_again(self, run: Run) -> bool:
+        """Its text alone, to the letter."""
+        schedule = parse_schedule(run.trace.header["schedule"])
+        return self._name in names_of(run_foretold(self._bench, replay_of(schedule)))
 
     def play(self, pieces: Sequence[_Piece], meant: _Played | None) -> _Played | None:
         """`meant`: the run whose numbers the pieces name claims and jobs by; None: those of this one.
@@ -169,28 +183,54 @@ class _Shrinker:
         path_of = Schedule(tuple(piece.step for piece in pieces)).path_of
         playing = ForetoldRun(self._bench, self._variant, path_of)
         taken: list[_Piece] = []
-        claims: dict[int, _Origin] = {}
-        jobs: dict[int, _Origin] = {}
+        handed = _HandedOut()
         for piece in pieces:
             player = playing.player
             step = _explicit(piece.step, player)
             if meant is not None:
-                renamed = _renamed(step, _numbers(meant.claims, claims), _numbers(meant.jobs, jobs))
+                renamed = _renamed(
+                    step, _numbers(meant.claims, handed.claims), _numbers(meant.jobs, handed.jobs)
+                )
                 if renamed is None:
                     continue
                 step = renamed
-            steps, given, known = len(playing.opened.runner.steps), len(player.claims), len(player.jobs)
+            steps = len(playing.opened.runner.steps)
             going_on = playing.take(step)
-            if len(playing.opened.runner.steps) > steps or not _is_recorded(step):
+            happened = playing.opened.runner.steps[steps:]
+            if happened or not _is_recorded(step):
                 taken.append(_Piece(piece.name, step))
-            claims |= {n: (piece.name, n - given) for n in range(given + 1, len(player.claims) + 1)}
-            jobs |= {n: (piece.name, n - known) for n in range(known + 1, len(player.jobs) + 1)}
+            handed.note(piece.name, happened)
             if not going_on or (playing.unmet and self._name == EXPECTATION):
                 break
         run = playing.end()
         if self._name not in names_of(run) or run.trace.header["schedule"] is None:
             return None
-        return _Played(run, taken, claims, jobs)
+        return _Played(run, taken, handed.claims, handed.jobs)
+
+
+class _HandedOut:
+    """What was handed out so far in a run, numbered as a schedule numbers it."""
+
+    def __init__(self) -> None:
+        self.claims: dict[int, _Origin] = {}
+        self.jobs: dict[int, _Origin] = {}
+        self._ids: list[JobId] = []
+        self._started_by: dict[int, int] = {}  # by call, the piece that started it
+
+    def note(self, piece: int, steps: Sequence[history.Step]) -> None:
+        for step in steps:
+            if step.call is None:
+                continue
+            origin = self._started_by.setdefault(step.call.number, piece)
+            if step.reply is None:
+                continue
+            given = [step.reply.job, *(claim.job for claim in step.reply.claims)]
+            for nth, job in enumerate(given):
+                if job is not None and job not in self._ids:
+                    self._ids.append(job)
+                    self.jobs[len(self._ids)] = (origin, nth)
+            for nth in range(len(step.reply.claims)):
+                self.claims[len(self.claims) + 1] = (origin, nth)
 
 
 def _at_ease(step: Step) -> Step:

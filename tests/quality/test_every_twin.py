@@ -25,9 +25,8 @@ from fencepost.tests.test_replay import played
 
 RESULTS = Path(__file__).resolve().parents[2] / ".fencepost" / "quality"
 
-EXAMPLES_AT_MOST = 300
+EXAMPLES_AT_MOST = len(PARTS) * PROFILES["ci"].examples
 A_FEW = 20
-MORE_EXAMPLES: dict[str, int] = {}
 STEPS_AT_MOST = 16
 LONGER = {"backoff_not_capped": 60, "backoff_does_not_grow": 60, "lost_last_attempt_never_ends": 20}
 
@@ -67,7 +66,7 @@ def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin) -> None:
     told = {"twin": twin.name, "examples": examples, "steps": len(schedule), "schedule": str(schedule)}
     (RESULTS / f"{twin.name}.json").write_text(json.dumps(told))
     assert looked.found.replays, str(looked.found)
-    assert examples <= MORE_EXAMPLES.get(twin.name, EXAMPLES_AT_MOST)
+    assert examples <= EXAMPLES_AT_MOST
     assert len(schedule) <= LONGER.get(twin.name, STEPS_AT_MOST), str(schedule)
 
 
