@@ -16,7 +16,8 @@ from fencepost.harness.bench import Run
 from fencepost.harness.foretold import names_of
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import LoadedQueue
-from fencepost.harness.machine import VARIANT, Found, ProvedNothing, machine_on
+from fencepost.harness.machine import machine_on
+from fencepost.harness.machine_example import VARIANT, Found, ProvedNothing
 from fencepost.harness.machine_tally import Tally
 from fencepost.harness.pinning import pinned
 from fencepost.harness.scenario_text import scenario_text

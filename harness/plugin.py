@@ -354,7 +354,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture
 def look_for_violations(request: pytest.FixtureRequest) -> Callable[[int], Looked]:
     """Runs one part of the state machine on the queue under test, by the profile and the seed that were given."""
-    from fencepost.harness.machine import NAME
+    from fencepost.harness.machine_example import NAME
     from fencepost.harness.machine_run import look
     from fencepost.harness.profiles import profile_named, seed_of, settings_of
 

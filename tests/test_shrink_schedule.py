@@ -12,7 +12,7 @@ from fencepost.harness.foretold import names_of, run_foretold
 from fencepost.harness.known import EXPECTATION
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
-from fencepost.harness.machine import VARIANT
+from fencepost.harness.machine_example import VARIANT
 from fencepost.harness.pinning import pinned
 from fencepost.harness.replay import replay_of
 from fencepost.harness.schedule import Schedule, parse_schedule

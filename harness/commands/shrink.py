@@ -24,7 +24,7 @@ from fencepost.harness.explore.telling import told
 from fencepost.harness.foretold import names_of, run_foretold
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import load_queue
-from fencepost.harness.machine import VARIANT
+from fencepost.harness.machine_example import VARIANT
 from fencepost.harness.machine_run import finding_of
 from fencepost.harness.pinning import pinned
 from fencepost.harness.replay import replay_of
