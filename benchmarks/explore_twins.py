@@ -70,7 +70,8 @@ SEQUENTIAL: Final[Mapping[str, str]] = MappingProxyType(
         "needs a clock of its own or another time zone": "expiry_by_worker_clock timestamps_without_time_zone",
         "needs a fault and no second actor": """
             answers_only_once cancel_noted_before_it_happens error_taken_for_success unlogged_tables""",
-        "a race that no invariant speaks of, only a scenario's expectation": "requeue_twice_makes_two_jobs",
+        "a race that no invariant speaks of, only a scenario's expectation": """
+            requeue_twice_makes_two_jobs sweep_spent_on_held_rows""",
     }
 )
 """The other twins, and why a search for an order has nothing to find there."""

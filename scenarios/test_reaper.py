@@ -193,6 +193,27 @@ def backlog_larger_than_a_sweep(race: Race) -> None:
 
 
 @scenario(
+    requires={REAPER, Capability.BOUNDED_REAP, FENCING, CHECKPOINTS, CLOCK},
+    witnesses=[lease_expired, was_held("A", "complete"), answered("R", "reap")],
+)
+def bounded_sweep_beside_a_held_row(race: Race) -> None:
+    """The lease lost first belongs to a write that is on its way: a sweep of one recovers the next instead of none."""
+    held_job, next_job = race.enqueue(), race.enqueue(max_attempts=1)
+    a, b, r = race.workers("A", "B", "R")
+
+    held = a.claim(held_job)
+    behind = b.claim(next_job)
+    finishing = a.start("complete", held, hold_at="after_guard").is_held()
+    race.clock.advance_past(behind)
+    recovered = r.reap(limit=1)
+    finishing.finish()
+
+    race.check(recovered == 1, f"a lease was lost and nobody held it, the sweep recovered {recovered}")
+    race.expect(next_job, state="failed", ledger=0)
+    race.expect(held_job, state="succeeded", ledger=1, token=held.token)
+
+
+@scenario(
     requires={REAPER, RETRY, DEAD_LETTER},
     witnesses=[lease_expired, reclaimed, reaped("R"), answered("D", "claim")],
     each={"taken_after": ("reap", "expiry")},

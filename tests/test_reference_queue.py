@@ -792,7 +792,7 @@ def test_claim_and_reap_read_their_index_whatever_else_is_in_the_table(
     assert "Seq Scan" not in claim
     assert "Sort" not in claim
     assert buffers_touched(claim) < 100
-    reap = plan(crowded, "snapshot_expired", {"limit": 100})
+    reap = plan(crowded, "snapshot_expired", {"limit": 100, "besides": []})
     assert " jobs_leased" in reap
     assert "Seq Scan" not in reap
     assert buffers_touched(reap) < 20

@@ -286,6 +286,24 @@ def test_two_reapers_requeue_a_job_once(
     assert (len(others) == 1) == (checkpoint == "after_snapshot")
 
 
+def test_a_row_somebody_holds_does_not_use_up_a_sweeps_bound(
+    actors: tuple[Actor, Actor], db: psycopg.Connection[Any], pass_the_leases: Callable[[], None]
+) -> None:
+    a, b = actors
+    held = a.queue.enqueue({})
+    claim = taken(a.queue)
+    others = [b.queue.enqueue({}) for _ in range(3)]
+    for _ in others:
+        taken(b.queue)
+    completing = a.hold_at("after_guard", lambda: a.queue.complete(claim))
+    pass_the_leases()
+    assert [reaped.job_id for reaped in b.queue.reap(2)] == others[:2]
+    assert [reaped.job_id for reaped in b.queue.reap(2)] == others[2:]
+    assert b.queue.reap(2) == []
+    assert a.release(completing).accepted
+    assert held == claim.job_id
+
+
 def test_a_lease_renewed_after_the_reapers_snapshot_is_left_alone(
     actors: tuple[Actor, Actor], db: psycopg.Connection[Any]
 ) -> None:

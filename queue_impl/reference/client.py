@@ -296,9 +296,7 @@ class ReferenceQueue:
         """
         bound = checked_count("limit", self.settings.reap_limit if limit is None else limit)
         with self._session.transaction():
-            expired = self._snapshot_expired(bound)
-            self._checkpoint("after_snapshot")
-            confirmed = self._recheck_expired(self._lock_expired(expired))
+            confirmed = self._lock_what_is_lost(bound)
             self._checkpoint("after_recheck")
             reaped = self._end_expired(confirmed)
             self._checkpoint("before_requeue")
@@ -306,8 +304,22 @@ class ReferenceQueue:
             self._commit()
         return reaped
 
-    def _snapshot_expired(self, limit: int) -> list[int]:
-        return [row["id"] for row in self._session.rows("snapshot_expired", {"limit": Int8(limit)})]
+    def _lock_what_is_lost(self, bound: int) -> list[int]:
+        """What somebody else holds does not use up the bound: a stuck transaction would starve what comes after it."""
+        confirmed: list[int] = []
+        looked_at: list[int] = []
+        while True:
+            wanted = bound - len(confirmed)
+            expired = self._snapshot_expired(wanted, looked_at)
+            self._checkpoint("after_snapshot")
+            confirmed += self._recheck_expired(self._lock_expired(expired))
+            looked_at += expired
+            if len(expired) < wanted or len(confirmed) >= bound:
+                return confirmed
+
+    def _snapshot_expired(self, limit: int, besides: Sequence[int]) -> list[int]:
+        parameters = {"limit": Int8(limit), "besides": _int8s(besides)}
+        return [row["id"] for row in self._session.rows("snapshot_expired", parameters)]
 
     def _lock_expired(self, job_ids: Sequence[int]) -> list[int]:
         return [row["id"] for row in self._session.rows("lock_expired", {"job_ids": _int8s(job_ids)})]

@@ -186,6 +186,7 @@ SELECT id
 FROM lease_queue.jobs
 WHERE state = 'leased'
     AND lease_expires_at <= (SELECT clock_timestamp())
+    AND id <> ALL(%(besides)s::bigint[])
 ORDER BY lease_expires_at, id
 LIMIT %(limit)s
 

@@ -95,6 +95,15 @@ class UnorderedSweep(ReferenceQueue):
     )
 
 
+class SweepSpentOnHeldRows(ReferenceQueue):
+    """Looks once: what somebody else has locked counts against the bound."""
+
+    def _lock_what_is_lost(self, bound: int) -> list[int]:
+        expired = self._snapshot_expired(bound, [])
+        self._checkpoint("after_snapshot")
+        return self._recheck_expired(self._lock_expired(expired))
+
+
 TWINS = (
     reference_twin(
         "reaper_without_recheck",
@@ -159,5 +168,11 @@ TWINS = (
         "A bounded sweep does not take the oldest lost leases first, so they can starve.",
         breaks="expectation",
         client=UnorderedSweep,
+    ),
+    reference_twin(
+        "sweep_spent_on_held_rows",
+        "A bounded sweep counts rows that others have locked, so one stuck transaction starves all that come after it.",
+        breaks="expectation",
+        client=SweepSpentOnHeldRows,
     ),
 )
