@@ -179,13 +179,20 @@ class QueueMachine(Example, RuleBasedStateMachine):
                 self._acting_for(claim), "complete_batch", claims=self._batch(claim, how), where=where
             )
 
-    def end(self, who: str, operation: str, pick: int, where: int | None) -> None:
-        """Cancel a job, or requeue a dead letter, where there is one."""
-        if not self._player.claims:
-            return
+    def end(self, who: str, operation: str, pick: int, fresh: bool, where: int | None) -> None:
+        """Cancel a job, or requeue a dead letter, where there is one. `fresh`: cancel one that somebody works on."""
+        fresh = fresh and operation == "cancel"
+        if fresh and not self._is_live(0):
+            self._make_something_due()
+            self._start(self._other(WORKERS), "claim")
+        if self._player.claims:
+            self._start(who, operation, job=self._to_end(operation, pick, fresh), where=where)
+
+    def _to_end(self, operation: str, pick: int, fresh: bool) -> JobRef:
+        if fresh:
+            return self._ref(self._player.claims[-1].job)
         dead = [number for number, job in enumerate(self._player.jobs, 1) if self._is_dead(job)]
-        job = JobRef(dead[pick % len(dead)]) if operation == "requeue" and dead else self._job(pick)
-        self._start(who, operation, job=job, where=where)
+        return JobRef(dead[pick % len(dead)]) if operation == "requeue" and dead else self._job(pick)
 
     def reap(
         self, who: str, limit: int | None, lease: str | None, back: str | None, where: int | None
@@ -252,17 +259,33 @@ class QueueMachine(Example, RuleBasedStateMachine):
                     self._write(operation, len(self._player.claims) - own[-1], TTLS_S[0])
                 else:
                     self._start(self._other(WORKERS), "claim")
-            case "reap" if how == "expire":
+            case "reap" if how in ("expire", "sweep"):
                 self._start(self._other(REAPERS), "reap")
             case "reap" if how != "cancel":
                 given = len(self._player.claims)
                 self._start(self._other(WORKERS), "claim")
                 if how == "settle" and len(self._player.claims) > given:
                     self._write(operation, 0, TTLS_S[0])
-            case "claim" | "claim_batch" if how != "expire":
+            case "claim" | "claim_batch" if how not in ("expire", "sweep"):
                 self._start(self._other(WORKERS), "claim")
+            case _ if how == "sweep":
+                self._sweep_beside(bounded=operation == WRITES[0])
             case _:
                 self.overtake(pick, how, operation)
+
+    def _sweep_beside(self, *, bounded: bool) -> None:
+        """Every lease is lost. A reaper has listed them and not locked them yet; or recovers no more than one."""
+        if bounded:
+            self._lease_jobs(1)
+        if self._player.claims:
+            self._play(ClockPast(self._claim(0)))
+        bounded = bounded and Capability.BOUNDED_REAP in self._has
+        self._start(
+            self._other(REAPERS),
+            "reap",
+            arguments={"limit": 1} if bounded else {},
+            where=None if bounded else 0,
+        )
 
     def overtake(self, pick: int, how: str, operation: str, back: str | None = None) -> None:
         """The lease of a write that is held, or stalls, ends, another gets the job, and settles it; or the job is

@@ -28,10 +28,10 @@ WRITES = ("complete", "fail", "heartbeat")
 LOST = (*WRITES, "complete", "claim", "reap", "enqueue", "cancel")
 LOSSES = ("lose_reply", "lose_request", "error40001")
 OVERTAKINGS = ("claim", "settle", "expire", "cancel")
-INTERFERENCES = ("settle", "settle", "claim", "expire", "cancel", "cancel")
+INTERFERENCES = ("settle", "settle", "claim", "expire", "sweep", "cancel", "cancel")
 BATCHES = ("twice", "never_was", "others", "claim")
 ENDS = ("cancel", "requeue")
-ODDITIES = ("bypass", "exhaust", "retry")
+ODDITIES = ("bypass", "bypass", "exhaust", "retry")
 DEATHS = ("crash", "kill")
 
 picks = st.integers(0, 5)
@@ -82,7 +82,13 @@ ARGUMENTS: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
     },
     "enqueue": {"key": st.none() | st.sampled_from(KEYS), **_submission},
     "submit": {"key": st.sampled_from(KEYS), **_submission},
-    "end": {"who": producers, "operation": st.sampled_from(ENDS), "pick": picks, "where": places},
+    "end": {
+        "who": producers,
+        "operation": st.sampled_from(ENDS),
+        "pick": picks,
+        "fresh": st.booleans(),
+        "where": places,
+    },
     "batch": {
         "who": workers,
         "pick": picks,
@@ -122,6 +128,7 @@ THEMES: Mapping[str, Mapping[str, int]] = {
     "reapers": {"work": 3, "settle": 2, "overtake": 1, "pass_time": 3, "reap": 5, "enqueue": 1},
     "retries": {"work": 4, "settle": 3, "pass_time": 3, "enqueue": 2, "end": 2},
     "batches": {"batch": 5, "work": 3, "overtake": 2, "pass_time": 1, "end": 1, "enqueue": 2},
+    "ends": {"end": 5, "work": 2, "settle": 3, "batch": 1, "enqueue": 1},
     "losses": {"lose_an_answer": 6, "work": 3, "overtake": 2, "pass_time": 1, "reap": 1},
     "oddities": ANYTHING | {"odd": 6},
     "deaths": ANYTHING | {"die": 3},

@@ -609,7 +609,12 @@ class RaceClock:
         view = self._race._runner.last_observation.by_job.get(claim.job)
         shown = view.lease_until_us if view is not None and view.token == claim.token else None
         until_us = shown if shown is not None else claim.lease_until_us
-        self._move(lambda: self._lease_time.pass_lease(claim, until_us), {"past_lease_of": claim.job})
+        detail: dict[str, Json] = {"past_lease_of": claim.job}
+        if claim.token is not None:
+            detail["token"] = (
+                claim.token
+            )  # an earlier claim of the job may be meant, whose lease is long over
+        self._move(lambda: self._lease_time.pass_lease(claim, until_us), detail)
 
     def advance_to(self, moment_us: int, name: str) -> None:
         """To just past a moment of database time, called `name` in the trace (`next_run_at`, …)."""

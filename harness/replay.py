@@ -148,7 +148,10 @@ class Player:
                 strike = self._race.server.terminate_backend
             strike(step.actor, **_allowed(step, step.arguments, ("notice",)))
         elif step.name == "refuse_connections":
-            participant.is_refused_a_connection(**_allowed(step, step.arguments, ("sqlstate",)))
+            if step.arguments:
+                participant.is_refused_a_connection(**_allowed(step, step.arguments, ("sqlstate",)))
+            else:
+                participant.is_refused_while_the_server_starts()
         else:
             allowed = {"cut": ("how", "notice"), "delay": ("seconds",)}.get(step.name, ())
             getattr(participant.path, step.name)(**_allowed(step, step.arguments, allowed))

@@ -221,6 +221,8 @@ class _Writing:
             word = "terminate_backend" if step.name == "terminate" else step.name
             options = _keywords(step.arguments)
             return f'race.server.{word}("{step.actor}"{f", {options}" if options else ""})'
+        if step.name == "refuse_connections" and not step.arguments:
+            return f"{who}.is_refused_while_the_server_starts()"
         if step.name == "refuse_connections":
             return f"{who}.is_refused_a_connection({step.arguments['sqlstate']!r})"
         path = ".path" if step.name in PATH_FAULTS else ""

@@ -80,8 +80,13 @@ class Names:
         """The number of the actor's latest claim."""
         return next((n for n in range(len(self.claims), 0, -1) if self.claims[n - 1][0] == actor), None)
 
-    def latest_on(self, job: str) -> int | None:
-        return next((n for n in range(len(self.claims), 0, -1) if self.claims[n - 1][1]["job"] == job), None)
+    def latest_on(self, job: str, token: int | None = None) -> int | None:
+        """The number of the job's latest claim, or of its latest under this token."""
+        for number in range(len(self.claims), 0, -1):
+            claim = self.claims[number - 1][1]
+            if claim["job"] == job and token in (None, claim["token"]):
+                return number
+        return None
 
     def ref(self, claim: Mapping[str, Any]) -> ClaimRef:
         for number in range(len(self.claims), 0, -1):
@@ -182,15 +187,15 @@ class _Telling:
         if "seconds" in detail:
             return ClockBy(detail["seconds"])
         if "past_lease_of" in detail:
-            return self._past_lease(detail["past_lease_of"])
+            return self._past_lease(detail["past_lease_of"], detail.get("token"))
         to = str(detail.get("to", ""))
         if _TO_JOB_OR_CLAIM.fullmatch(to):
             (said,) = parse_schedule(f"clock>{to}")
             return said
         return self._to_due(to, step) or ClockBy(step["clock"]["moved_s"])
 
-    def _past_lease(self, job: str) -> ClockPast:
-        number = self._names.latest_on(job)
+    def _past_lease(self, job: str, token: int | None) -> ClockPast:
+        number = self._names.latest_on(job, token)
         if number is None:
             return ClockPast(self._names.job(job))
         actor = self._names.claims[number - 1][0]

@@ -131,6 +131,20 @@ def test_the_command_says_where_a_schedule_is_wrong(tmp_path: Path) -> None:
     assert missing.err == "fencepost: no.jsonl: cannot be read (No such file or directory).\n"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "P:enqueue | A:claim | clock>A | B:claim | clock>A | B:complete",
+        "P:enqueue | A:claim | A:refuse_connections | A:complete",
+    ],
+    ids=["the lease of a claim that is long over is passed again", "refused while the server starts"],
+)
+def test_a_schedule_is_told_as_it_was_given(lab: Lab, reference: LoadedQueue, text: str) -> None:
+    run = lab.run(reference, replay_of(parse_schedule(text)))
+    assert run.judgement.verdict is Verdict.PASS, run.judgement.reasons
+    assert run.trace.header["schedule"] == text
+
+
 def test_a_moment_before_a_leases_end_is_told_as_such(lab: Lab) -> None:
     run = lab.run(
         load_queue("reference"), replay_of(parse_schedule("P:enqueue | A:claim | clock>A-7s | R:reap"))

@@ -116,11 +116,14 @@ def _claim(claim: Mapping[str, Any], names: _Names) -> dict[str, Any]:
 
 
 def _arguments(arguments: Mapping[str, Any], names: _Names) -> dict[str, Any]:
-    return {
+    kept = {
         name: names.job(value) if name in ("job", "past_lease_of") else value
         for name, value in arguments.items()
         if name != "url"  # of an outside system, on whichever port was free
     }
+    if "past_lease_of" in kept and "token" in kept:
+        kept["token"] = names.token(arguments["past_lease_of"], arguments["token"])
+    return kept
 
 
 def _reply(reply: Mapping[str, Any], acted_on: Sequence[str], names: _Names) -> dict[str, Any]:
