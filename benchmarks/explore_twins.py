@@ -64,7 +64,11 @@ SEQUENTIAL: Final[Mapping[str, str]] = MappingProxyType(
             last_attempt_requeued_again priority_lost_on_retry failed_jobs_go_first key_forgotten_when_claimed
             key_forgotten_when_finished other_payload_accepted key_compared_as_pattern
             key_compared_without_case key_cut_short guard_without_state cancel_overwrites_succeeded
-            failed_claimable_again requeue_revives_the_dead_letter requeue_of_any_finished_job
+            failed_claimable_again late_write_revives_a_reaped_dead_letter
+            cancel_overwrites_a_reaped_dead_letter requeue_forgets_what_was_asked_for
+            result_kept_before_the_judgement batch_complete_overwrites_what_has_ended
+            batch_claim_ignores_next_run_at sweep_ignores_its_bound priority_lost_with_the_lease
+            requeue_revives_the_dead_letter requeue_of_any_finished_job
             token_not_incremented_on_reclaim token_reset_on_requeue token_reset_on_retry token_comes_round
             token_grows_by_two heartbeat_gives_a_new_token failed_claimable_after_a_while""",
         "needs a clock of its own or another time zone": "expiry_by_worker_clock timestamps_without_time_zone",

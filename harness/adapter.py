@@ -47,6 +47,7 @@ class Capability(StrEnum):
     WARM_WORKERS = "WARM_WORKERS"  # a worker keeps nothing between races but its connections
     DEFERRED_RECLAIM = "DEFERRED_RECLAIM"  # an expired lease comes back only through `reap`
     REAP_SNAPSHOT = "REAP_SNAPSHOT"  # `reap` passes `after_snapshot` between listing and recovering
+    RESULT = "RESULT"  # `complete` keeps the result it is given, and `observe` shows it
     LEASE_LENGTH = "LEASE_LENGTH"  # claim and heartbeat take any `ttl_s`; without it every lease lasts 60 s
     GUARD_BYPASS = "GUARD_BYPASS"  # writes a completion without the guard, to see what else protects
     TOKEN_SETTING = "TOKEN_SETTING"  # lets a test put a job's token anywhere
@@ -132,6 +133,7 @@ class JobView:
     next_run_at_us: int | None = None
     key: str | None = None
     payload: Json = None
+    result: Json = None  # what the complete that counted was given
     requeued_from: JobId | None = None
     places: frozenset[JobState] | None = None  # for queues that keep a job in several tables; None: {state}
 

@@ -236,6 +236,7 @@ class Bench:
             orphan=lambda pids: self._watch.orphan(pids, self._deadline_s),
             locks=self._watch.locks,
             every_statement=self._surroundings.step == STATEMENT,
+            keeps_results=Capability.RESULT in self.capabilities,
         )
         self.seats.begin(runner)
         race = Race(

@@ -260,6 +260,7 @@ def _rows_of(observation: Observation, job: JobId) -> object:
         view.holder,
         view.lease_until_us,
         view.next_run_at_us,
+        view.result,
         observation.ledger_of(job),
     )
 
@@ -278,6 +279,7 @@ def _change(step: Step, job: JobId) -> str:
             ("holder", before.holder, after.holder),
             ("lease", before.lease_until_us, after.lease_until_us),
             ("next run", before.next_run_at_us, after.next_run_at_us),
+            ("result", before.result, after.result),
         )
         if old != new
     ]

@@ -18,6 +18,7 @@ from fencepost.harness.adapter import OPERATION_NEEDS, Capability, JobState
 from fencepost.harness.bench import Bench
 from fencepost.harness.machine_actions import (
     ACTIONS,
+    AT_THE_START,
     ATTEMPTS,
     BY_THEME,
     KEYS,
@@ -95,10 +96,11 @@ def _able(bench: Bench, step: Step) -> bool:
 class QueueMachine(Example, RuleBasedStateMachine):
     """What can be done in an example. To be subclassed by `machine_on`, which gives it a queue."""
 
-    @initialize(theme=themes, attempts=st.sampled_from(ATTEMPTS))
-    def begin(self, theme: str, attempts: int | None) -> None:
+    @initialize(theme=themes, attempts=st.sampled_from(ATTEMPTS), priorities=st.sampled_from(AT_THE_START))
+    def begin(self, theme: str, attempts: int | None, priorities: tuple[int, ...]) -> None:
         self._theme = theme
-        self._enqueue("P", attempts=attempts)
+        for priority in priorities:
+            self._enqueue("P", attempts=attempts, priority=priority)
 
     @rule(data=st.data())
     def act(self, data: st.DataObject) -> None:

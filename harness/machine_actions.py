@@ -23,6 +23,8 @@ MOVES_S = (45.0, 5.0, 400.0)
 DELAYS_S = (0.0, 30.0)
 ATTEMPTS = (None, 1, 2, 2)
 PRIORITIES = (0, 5)
+AT_THE_START = ((0,), (0,), (5, 0))
+"""By priority, the jobs an example begins with."""
 STATEMENTS_AT_MOST = 8
 WRITES = ("complete", "fail", "heartbeat")
 LOST = (*WRITES, "complete", "claim", "reap", "enqueue", "cancel")

@@ -204,7 +204,8 @@ class Model:
             )
         if Capability.FENCING in self._has and was.token is not None and claim.token != was.token + 1:
             wrong.append(f"job {claim.job} had token {was.token}, the next claim got {claim.token}")
-        if was.attempts is not None and now.attempts != was.attempts + 1:
+        counts = Capability.RETRY in self._has and was.attempts is not None
+        if counts and now.attempts != (was.attempts or 0) + 1:
             wrong.append(
                 f"job {claim.job} was claimed and shows {now.attempts} attempts after {was.attempts}"
             )
@@ -412,6 +413,11 @@ class Model:
         is_decided = successor is not None or self._may_be_requeued(call, job)
         if reply.job is None or (reply.job in before.by_job and not is_decided):
             return [f"{_who(call)} of the dead letter {job} should make a new job, it was {_told(reply)}"]
+        now = after.by_job.get(reply.job)
+        if now is not None and (now.payload, now.max_attempts) != (view.payload, view.max_attempts):
+            return [
+                f"job {reply.job} has not the payload and attempts of the dead letter {job} it stands for"
+            ]
         return _changed(before, after, touched=[reply.job])
 
     def _may_be_requeued(self, call: Call, job: str) -> bool:
@@ -623,7 +629,8 @@ def _row(view: JobView | None) -> object:
     if view is None:
         return None
     state = JobState.READY if view.state is JobState.DELAYED else view.state  # time alone makes a job due
-    return (state, view.token, view.attempts, view.holder, view.lease_until_us, view.next_run_at_us)
+    times = (view.lease_until_us, view.next_run_at_us)
+    return (state, view.token, view.attempts, view.holder, *times, view.result)
 
 
 def _shown(view: JobView | None) -> str:

@@ -127,6 +127,11 @@ class Race:
     def recover(self) -> None:
         """Let the queue's own recovery run, on queues where an expired lease does not come back by itself."""
         if Capability.DEFERRED_RECLAIM in self._capabilities:
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Let whatever recovery the queue has run once, whether there is anything to recover or not."""
+        if Capability.REAPER in self._capabilities:
             reaper = self._participants.get(REAPER) or self.worker(REAPER)
             reaper.reap()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fencepost.harness.actors.base import Actor
-from fencepost.harness.actors.messages import Request
+from fencepost.harness.actors.messages import Request, signed
 from fencepost.harness.adapter import GUARD_PASSED, Claim, Json, Observation, Outcome
 from fencepost.harness.control import Control
 from fencepost.harness.errors import FencepostError
@@ -47,6 +47,7 @@ class Runner:
         orphan: Callable[[Collection[int]], None] = lambda _: None,
         locks: Callable[[], tuple[Lock, ...]] = tuple,
         every_statement: bool = False,
+        keeps_results: bool = False,
     ) -> None:
         self._race = race
         self._control = control
@@ -56,6 +57,7 @@ class Runner:
         self._orphan = orphan
         self._locks = locks
         self._every_statement = every_statement
+        self._keeps_results = keeps_results
         self._in_flight: dict[str, InFlight] = {}
         self._woken: list[tuple[InFlight, CallStatus]] = []
         """Calls that stood still when the current step began and may move in it, with how they stood."""
@@ -118,7 +120,8 @@ class Runner:
         self._in_flight[name] = flight
         if wire is not None:
             wire.begin(operation, rules, every_statement=self._every_statement or every_statement)
-        actor.submit(Request(operation, arguments, claims, keys, self._race))
+        asked = signed(operation, arguments, name) if self._keeps_results else arguments
+        actor.submit(Request(operation, asked, claims, keys, self._race))
         self._settle_and_record(flight, line)
         return call
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fencepost.harness.adapter import TERMINAL_STATES, JobId, JobState, Observation, Outcome
+from fencepost.harness.adapter import TERMINAL_STATES, JobId, JobState, JobView, Observation, Outcome
 from fencepost.harness.history import CallStatus, Execution, Step, StepKind
 from fencepost.harness.invariants.base import US_PER_S
 from fencepost.harness.sink import EFFECT
@@ -149,20 +149,94 @@ end_of_a_claim_passed = Witness(
 )
 
 
-def reaped(*actors: str) -> Witness:
-    """By one of these reapers."""
+def reaped(*actors: str, times: int = 1) -> Witness:
+    """By one of these reapers, in so many sweeps."""
 
     def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        return len(_sweeps_that_recovered(steps, actors)) >= times
+
+    often = f" in {times} sweeps" if times > 1 else ""
+    return Witness(f"{' or '.join(actors)} recovered a lost lease{often}", seen)
+
+
+def _sweeps_that_recovered(steps: Sequence[Step], actors: Sequence[str]) -> list[Step]:
+    return [
+        step
+        for step in steps
+        if step.actor in actors
+        and step.call is not None
+        and step.call.operation == "reap"
+        and step.reply is not None
+        and step.reply.count
+    ]
+
+
+def met_more_than_its_bound(actor: str) -> Witness:
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
         return any(
-            step.actor in actors
+            step.actor == actor
             and step.call is not None
             and step.call.operation == "reap"
             and step.reply is not None
-            and bool(step.reply.count)
+            and len(_lost(step.before)) > step.call.arguments.get("limit", len(_lost(step.before)))
             for step in steps
         )
 
-    return Witness(f"{' or '.join(actors)} recovered a lost lease", seen)
+    return Witness(f"more leases were lost than {actor}'s sweep was to recover", seen)
+
+
+def _lost(rows: Observation) -> list[JobId]:
+    return [view.job for view in rows.jobs if view.state is JobState.LEASED and _is_past(rows, view.job)]
+
+
+def more_lost_after_a_sweep(actor: str) -> Witness:
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        swept = _sweeps_that_recovered(steps, [actor])
+        return bool(swept) and _some_lease_expired(
+            [step for step in steps if step.number > swept[0].number], ()
+        )
+
+    return Witness(f"a lease expired after {actor} had recovered others", seen)
+
+
+def asked_shortly_before(actor: str, operation: str, within_s: float) -> Witness:
+    """Before a live lease would end, or a waiting job be due: where a queue that comes too early is found."""
+
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        return any(
+            step.actor == actor
+            and step.call is not None
+            and step.call.operation == operation
+            and step.reply is not None
+            and any(
+                0 < moment_us - step.before.at_us <= within_s * US_PER_S
+                for view in step.before.jobs
+                if (moment_us := _next_moment_us(view)) is not None
+            )
+            for step in steps
+        )
+
+    return Witness(
+        f"{actor}'s {operation} came {within_s:g} s at most before a lease's end or a job's time", seen
+    )
+
+
+def _next_moment_us(view: JobView) -> int | None:
+    return view.lease_until_us if view.state is JobState.LEASED else view.next_run_at_us
+
+
+def named_twice(actor: str, operation: str) -> Witness:
+    def seen(steps: Sequence[Step], executions: Sequence[Execution]) -> bool:
+        return any(
+            step.actor == actor
+            and step.call is not None
+            and step.call.operation == operation
+            and step.reply is not None
+            and len({claim.job for claim in step.call.claims}) < len(step.call.claims)
+            for step in steps
+        )
+
+    return Witness(f"{actor}'s {operation} named a job twice", seen)
 
 
 def found_nothing(actor: str) -> Witness:

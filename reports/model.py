@@ -140,7 +140,7 @@ def _row(job: Mapping[str, Any], number: int, timeline: Timeline) -> Json:
     for name in ("lease_until_us", "next_run_at_us"):
         if name in row:
             row[name] = timeline.seen_at(number, row[name])
-    for name in ("payload", "places"):
+    for name in ("payload", "result", "places"):
         if name in row:
             row[name] = words.value_text(row[name])
     return row

@@ -18,6 +18,7 @@ FIELDS = (
     "next_run_at_us",
     "key",
     "payload",
+    "result",
     "requeued_from",
     "places",
 )

@@ -7,7 +7,11 @@ from fencepost.harness.race import Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.witness import (
     answered,
+    came_after_the_end,
+    came_due,
+    found_nothing,
     lease_expired,
+    named_twice,
     reclaimed,
     was_accepted,
     was_held,
@@ -25,6 +29,7 @@ CHECKPOINTS = Capability.CHECKPOINTS
     witnesses=[
         lease_expired,
         reclaimed,
+        named_twice("A", "complete_batch"),
         was_refused("A", "complete_batch", "token_mismatch"),
         was_refused("A", "complete_batch", "unknown_job"),
     ],
@@ -115,3 +120,47 @@ def cancel_against_batch_complete(race: Race, checkpoint: str) -> None:
     for job, other in zip(jobs[1:], others, strict=True):
         other.accepted()
         race.expect(job, state="succeeded", ledger=1)
+
+
+@scenario(
+    requires={BATCH, Capability.DELAY, Capability.CLOCK},
+    witnesses=[came_due, was_accepted("A", "claim_batch", times=2), found_nothing("B")],
+)
+def batch_claim_waits_for_the_time(race: Race) -> None:
+    """One job of three is for later: a batch claim leaves it alone before its time, and takes it then."""
+    ready = [race.enqueue({"part": part}) for part in range(2)]
+    later = race.enqueue({"part": 2}, delay_s=3600.0)
+    a, b = race.workers("A", "B")
+
+    first = a.start("claim_batch", ttl_s=60.0, limit=3).result().claims()
+    b.finds_nothing()
+    for lease in first:
+        a.complete(lease).accepted()
+    race.clock.advance_to(race.next_run_us(later), "next_run_at")
+    second = a.start("claim_batch", ttl_s=60.0, limit=3).result().claims()
+    for lease in second:
+        a.complete(lease).accepted()
+
+    got = sorted(lease.job for lease in first)
+    race.check(got == sorted(ready), f"A should get jobs {sorted(ready)} at first, it got {got}")
+    race.check([lease.job for lease in second] == [later], f"A should get job {later} at its time")
+
+
+@scenario(
+    requires={FENCING, BATCH, BATCH_COMPLETE, Capability.RETRY, Capability.DEAD_LETTER, Capability.CANCEL},
+    witnesses=[came_after_the_end("A", "complete_batch")],
+    each={"end": ("failed", "cancelled")},
+)
+def late_batch_on_a_finished_job(race: Race, end: str) -> None:
+    """One job of A's batch has ended otherwise: the batch leaves it as it is, and completes the other."""
+    jobs = [race.enqueue({"part": part}, max_attempts=1) for part in range(2)]
+    a = race.worker("A")
+
+    over, good = a.claim_batch(len(jobs))
+    a.end(over, end).accepted()
+    first, second = a.complete_batch(over, good)
+
+    first.refused("terminal")
+    second.accepted()
+    race.expect(over.job, state=end, ledger=0)
+    race.expect(good.job, state="succeeded", ledger=1)

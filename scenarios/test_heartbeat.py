@@ -8,12 +8,14 @@ from fencepost.harness.race import Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.witness import (
     answered,
+    asked_shortly_before,
     found_nothing,
     kept_past_its_claim,
     lease_expired,
     reaped,
     reclaimed,
     time_passed,
+    was_accepted,
     was_held,
     was_refused,
 )
@@ -51,7 +53,9 @@ def heartbeat_extends(race: Race) -> None:
     witnesses=[
         kept_past_its_claim,
         answered("R", "reap", times=2).where(asked_by="reaper"),
+        asked_shortly_before("R", "reap", 25.0).where(asked_by="reaper"),
         answered("B", "claim", times=2).where(asked_by="claim"),
+        asked_shortly_before("B", "claim", 25.0).where(asked_by="claim"),
         lease_expired,
         reclaimed,
     ],
@@ -202,8 +206,39 @@ def heartbeat_against_reaper(race: Race, heartbeat_at: str, reaper_at: str, firs
 
 
 @scenario(
+    requires={HEARTBEAT, FENCING, REAPER, Capability.REAP_SNAPSHOT, CHECKPOINTS, CLOCK},
+    witnesses=[lease_expired, was_held("R", "reap"), was_refused("A", "heartbeat"), answered("C", "claim")],
+    each={
+        "reaper_at": ("after_snapshot", "after_recheck", "before_requeue", "before_commit"),
+        "heartbeat_at": ("before_lock", "after_lock", "after_guard"),
+        "first": ("heartbeat", "reaper"),
+    },
+)
+def late_heartbeat_against_reaper(race: Race, reaper_at: str, heartbeat_at: str, first: str) -> None:
+    """A sweep is under way as A's heartbeat comes, too late: it is refused, and the job is requeued once."""
+    job = race.enqueue()
+    a, r, c = race.workers("A", "R", "C")
+
+    lease = a.claim(job)
+    race.clock.advance_past(lease)
+    sweep = r.start("reap", hold_at=reaper_at).is_held()
+    beat = a.start("heartbeat", lease, ttl_s=600.0, hold_at=heartbeat_at)
+    for held in (beat, sweep) if first == "heartbeat" else (sweep, beat):
+        held.finish()
+    beat.finish().result().refused()
+    requeued = sweep.reply().count
+    if not requeued:  # the sweep passed over the row that A had locked: the next one has it
+        requeued = r.reap()
+    fresh = c.claim(job)
+
+    race.check(requeued == 1, f"one lease was lost, {requeued} were recovered")
+    race.expect(job, state="leased", token=fresh.token, holder="C")
+
+
+@scenario(
     requires={HEARTBEAT, FENCING, CLOCK},
     witnesses=[
+        was_accepted("A", "heartbeat", times=10),
         kept_past_its_claim,
         lease_expired,
         reclaimed,

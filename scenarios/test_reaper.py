@@ -9,6 +9,8 @@ from fencepost.harness.witness import (
     answered,
     found_nothing,
     lease_expired,
+    met_more_than_its_bound,
+    more_lost_after_a_sweep,
     reaped,
     reclaimed,
     time_passed,
@@ -174,22 +176,23 @@ def reaper_against_fail(race: Race, fail_at: str, reaper_at: str, goes_on: str) 
 
 @scenario(
     requires={REAPER, Capability.BOUNDED_REAP, DEAD_LETTER},
-    witnesses=[lease_expired, reaped("R")],
+    witnesses=[lease_expired, reaped("R"), met_more_than_its_bound("R"), more_lost_after_a_sweep("R")],
 )
 def backlog_larger_than_a_sweep(race: Race) -> None:
     """More leases are lost than one sweep recovers, and more are lost meanwhile: the oldest come first."""
     a, r = race.workers("A", "R")
     lost = [_lose_for_good(race, a.claim(race.enqueue(max_attempts=1))) for _ in range(2 * SWEEP)]
 
-    recovered, ended = 0, []
+    sweeps, ended = [], []
     for _ in range(2 * SWEEP):
-        recovered += r.reap(limit=SWEEP)
+        sweeps.append(r.reap(limit=SWEEP))
         ended += [job for job in lost if race.look(job).state == "failed" and job not in ended]
-        if recovered < 3 * SWEEP:
+        if sum(sweeps) < 3 * SWEEP:
             lost.append(_lose_for_good(race, a.claim(race.enqueue(max_attempts=1))))
 
     race.check(ended == lost, f"lost in the order {lost}, recovered in the order {ended}")
-    race.check(recovered == len(lost), f"{len(lost)} leases were lost, {recovered} recovered")
+    race.check(max(sweeps) <= SWEEP, f"a sweep of at most {SWEEP} recovered more: {sweeps}")
+    race.check(sum(sweeps) == len(lost), f"{len(lost)} leases were lost, {sum(sweeps)} recovered")
 
 
 @scenario(
@@ -215,7 +218,13 @@ def bounded_sweep_beside_a_held_row(race: Race) -> None:
 
 @scenario(
     requires={REAPER, RETRY, DEAD_LETTER},
-    witnesses=[lease_expired, reclaimed, reaped("R"), answered("D", "claim")],
+    witnesses=[
+        lease_expired,
+        reclaimed,
+        reaped("R"),
+        reaped("R", times=3).where(taken_after="reap"),
+        answered("D", "claim"),
+    ],
     each={"taken_after": ("reap", "expiry")},
 )
 def crash_loop_ends(race: Race, taken_after: str) -> None:

@@ -8,9 +8,11 @@ from fencepost.harness.adapter import LIVE_STATES, Capability, JobId
 from fencepost.harness.race import Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.witness import (
+    asked_shortly_before,
     came_due,
     came_long_after_its_claim,
     found_nothing,
+    lease_expired,
     reclaimed,
     was_accepted,
 )
@@ -26,7 +28,10 @@ SLACK_S = 1.0
 """Real time that may pass between a failure and the observation after it."""
 
 
-@scenario(requires={Capability.DELAY, CLOCK}, witnesses=[found_nothing("B"), came_due])
+@scenario(
+    requires={Capability.DELAY, CLOCK},
+    witnesses=[found_nothing("B"), asked_shortly_before("B", "claim", 15.0), came_due],
+)
 def delayed_job_waits_for_its_time(race: Race) -> None:
     """A job is enqueued for later: nobody gets it before its time by the database's clock, and B gets it then."""
     job = race.enqueue(delay_s=3600.0)
@@ -34,7 +39,10 @@ def delayed_job_waits_for_its_time(race: Race) -> None:
     _nobody_before_b_at_its_time(race, job)
 
 
-@scenario(requires={RETRY, BACKOFF, CLOCK}, witnesses=[found_nothing("B"), came_due, reclaimed])
+@scenario(
+    requires={RETRY, BACKOFF, CLOCK},
+    witnesses=[found_nothing("B"), asked_shortly_before("B", "claim", 15.0), came_due, reclaimed],
+)
 def retry_waits_for_its_time(race: Race) -> None:
     """A job has failed: nobody gets it before its backoff is over by the database's clock, and B gets it then."""
     job = race.enqueue(max_attempts=8)
@@ -103,6 +111,30 @@ def priority_is_kept_across_retries(race: Race) -> None:
 
     a.fail(a.claim(urgent)).accepted()
     _until_due(race, urgent)
+    leases = [b.claim(), b.claim()]
+    for lease in leases:
+        b.complete(lease).accepted()
+
+    order = [lease.job for lease in leases]
+    race.check(order == [urgent, ordinary], f"B should get {urgent} before {ordinary}, it got {order}")
+
+
+@scenario(
+    requires={PRIORITY, CLOCK, Capability.REAPER},
+    witnesses=[lease_expired, reclaimed],
+    each={"back_by": ("reap", "claim")},
+)
+def priority_is_kept_across_lost_leases(race: Race, back_by: str) -> None:
+    """The worker of an urgent job is lost: the job still comes before one that is not urgent."""
+    urgent = race.enqueue(priority=5)
+    ordinary = race.enqueue(priority=0)
+    a, b = race.workers("A", "B")
+
+    race.clock.advance_past(a.claim(urgent))
+    if back_by == "reap":
+        race.sweep()
+    else:
+        race.recover()
     leases = [b.claim(), b.claim()]
     for lease in leases:
         b.complete(lease).accepted()

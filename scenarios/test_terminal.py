@@ -5,12 +5,22 @@ from __future__ import annotations
 from fencepost.harness.adapter import Capability, Claim
 from fencepost.harness.race import Participant, Race, Result
 from fencepost.harness.scenario import scenario
-from fencepost.harness.witness import answered, came_after_the_end, end_of_a_claim_passed, was_held
+from fencepost.harness.witness import (
+    answered,
+    came_after_the_end,
+    end_of_a_claim_passed,
+    lease_expired,
+    reaped,
+    reclaimed,
+    was_held,
+)
 
 FENCING = Capability.FENCING
 CANCEL = Capability.CANCEL
 CHECKPOINTS = Capability.CHECKPOINTS
 ENDS = {Capability.RETRY, Capability.DEAD_LETTER, CANCEL}
+
+LATE_WRITES = ("complete", "fail", "heartbeat")
 
 REPEATS = {("succeeded", "complete"), ("failed", "fail")}
 """The same write by the same claim again, as after a lost answer: it gets the same answer."""
@@ -18,11 +28,8 @@ REPEATS = {("succeeded", "complete"), ("failed", "fail")}
 
 @scenario(
     requires={FENCING, Capability.HEARTBEAT, *ENDS},
-    witnesses=[came_after_the_end("A", "complete", "fail", "heartbeat")],
-    each={
-        "end": ("succeeded", "failed", "cancelled"),
-        "late": ("complete", "fail", "heartbeat"),
-    },
+    witnesses=[came_after_the_end("A", late).where(late=late) for late in LATE_WRITES],
+    each={"end": ("succeeded", "failed", "cancelled"), "late": LATE_WRITES},
 )
 def late_write_on_a_finished_job(race: Race, end: str, late: str) -> None:
     """A's job has ended and A writes under its claim once more: nothing changes."""
@@ -60,7 +67,11 @@ def late_cancel(race: Race, end: str) -> None:
 
 @scenario(
     requires={Capability.REAPER, Capability.CLOCK, *ENDS},
-    witnesses=[end_of_a_claim_passed, came_after_the_end("B", "claim", "reap")],
+    witnesses=[
+        end_of_a_claim_passed,
+        came_after_the_end("B", "claim").where(late="claim"),
+        came_after_the_end("B", "reap").where(late="reap"),
+    ],
     each={
         "end": ("succeeded", "failed", "cancelled"),
         "late": ("claim", "reap"),
@@ -80,6 +91,49 @@ def time_passes_after_the_end(race: Race, end: str, late: str) -> None:
         b.finds_nothing()
 
     race.expect(job, state=end, ledger=1 if end == "succeeded" else 0)
+
+
+@scenario(
+    requires={FENCING, Capability.HEARTBEAT, Capability.REAPER, *ENDS},
+    witnesses=[
+        lease_expired,
+        reaped("R"),
+        *(came_after_the_end("A", late).where(late=late) for late in (*LATE_WRITES, "cancel")),
+    ],
+    each={"late": (*LATE_WRITES, "cancel")},
+)
+def late_write_on_a_reaped_dead_letter(race: Race, late: str) -> None:
+    """A lost its job's last attempt and a reaper has ended the job: nothing A does to it counts."""
+    job = race.enqueue(max_attempts=1)
+    a, r = race.workers("A", "R")
+
+    lease = a.claim(job)
+    race.clock.advance_past(lease)
+    race.check(r.reap() == 1, "R should end the job, its last attempt is lost")
+    answer = a.cancel(job) if late == "cancel" else _write(a, late, lease)
+
+    answer.refused("terminal")
+    race.expect(job, state="failed", ledger=0, attempts=1)
+
+
+@scenario(
+    requires={FENCING, Capability.RESULT},
+    witnesses=[came_after_the_end("A", "complete"), lease_expired, reclaimed],
+)
+def late_complete_leaves_the_result(race: Race) -> None:
+    """B finished A's job and left its result: A's late complete is refused, and the result stays B's."""
+    job = race.enqueue()
+    a, b = race.workers("A", "B")
+
+    stale = a.claim(job)
+    race.clock.advance_past(stale)
+    race.recover()
+    b.complete(b.claim(job)).accepted()
+    a.complete(stale).refused("token_mismatch")
+
+    race.check(
+        race.look(job).result == {"by": "B"}, f"the result should be B's, it is {race.look(job).result}"
+    )
 
 
 @scenario(
@@ -147,6 +201,28 @@ def requeue_of_a_dead_letter(race: Race) -> None:
     race.check(race.look(job).payload == race.look(dead).payload, f"job {job} has another payload")
     race.expect(job, state="succeeded", ledger=1, attempts=1)
     race.expect(dead, state="failed", ledger=0, attempts=1)
+
+
+@scenario(
+    requires={Capability.DEAD_LETTER, Capability.RETRY, Capability.PRIORITY},
+    witnesses=[came_after_the_end("Q", "requeue")],
+)
+def requeue_keeps_what_was_asked_for(race: Race) -> None:
+    """An urgent dead letter with one attempt is requeued: the new job is as urgent, and has as many."""
+    dead = race.enqueue(priority=5, max_attempts=1)
+    q, a, b = race.workers("Q", "A", "B")
+
+    a.fail(a.claim(dead)).accepted()
+    ordinary = race.enqueue(priority=0)
+    job = q.requeue(dead)
+    leases = [b.claim(), b.claim()]
+    for lease in leases:
+        b.complete(lease).accepted()
+
+    order = [lease.job for lease in leases]
+    race.check(order == [job, ordinary], f"B should get {job} before {ordinary}, it got {order}")
+    attempts = race.look(job).max_attempts
+    race.check(attempts in (1, None), f"job {job} should have one attempt as {dead} had, it has {attempts}")
 
 
 @scenario(

@@ -231,7 +231,7 @@ def recovery_of_a_live_lease(race: Race) -> None:
     lease = a.claim(job)
     if race.control:
         race.clock.advance_past(lease)
-    race.recover()
+    race.sweep()
     taken = b.try_claim().claims()
     for claim in taken:
         b.complete(claim)
@@ -256,7 +256,7 @@ def recovery_of_a_renewed_lease(race: Race) -> None:
     if not race.control:
         a.heartbeat(lease).accepted()
     race.clock.advance(MOST_OF_A_LEASE_S)
-    race.recover()
+    race.sweep()
     taken = b.try_claim().claims()
     for claim in taken:
         b.complete(claim)

@@ -15,7 +15,7 @@ from multiprocessing.util import Finalize
 from types import MappingProxyType
 from typing import Final
 
-from fencepost.harness.actors.messages import Request
+from fencepost.harness.actors.messages import Request, signed
 from fencepost.harness.adapter import (
     GUARD_PASSED,
     OPERATION_NEEDS,
@@ -174,6 +174,7 @@ class RealExecution:
             )
             for actor in sorted(program.actors, key=lambda actor: actor.name)
         }
+        self._keeps_results = Capability.RESULT in self._bench.capabilities
         self._reports_checkpoints = Capability.CHECKPOINTS in self._bench.capabilities
 
     def close(self) -> None:
@@ -334,7 +335,8 @@ class RealExecution:
         seated.path.begin_operation(
             operation, _armed(choice.variant), step_every_statement=True, first_step=2
         )
-        seated.actor.submit(Request(operation, arguments, claims))
+        asked = signed(operation, arguments, choice.thread) if self._keeps_results else arguments
+        seated.actor.submit(Request(operation, asked, claims))
         return flight
 
     def _call(

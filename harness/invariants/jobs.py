@@ -66,6 +66,7 @@ class TerminalAbsorbing(Invariant):
                 ("attempts", then.attempts, now.attempts),
                 ("holder", then.holder, now.holder),
                 ("next run", then.next_run_at_us, now.next_run_at_us),
+                ("result", then.result, now.result),
             ):
                 if old != new:
                     return self.violation(step, job, f"it was {then.state} and its {name} changed")

@@ -40,7 +40,8 @@ _PASSING_OBSTACLES = (
     "is still in use",  # the shared memory of a killed postmaster's children
     'lock file "postmaster.pid" already exists',
 )
-_CLOCK_CHECK_S = 1.0
+_AHEAD_S = 3600.0
+"""Of every worker's clock, from the start: a queue that mixes the two goes wrong in its first run already."""
 
 
 class EmbeddedServer:
@@ -234,7 +235,7 @@ class EmbeddedServer:
             )
             if self.clock_offset is not None:
                 try:
-                    ServerClock(self.clock_offset, lambda: read_server_us(connection)).advance(_CLOCK_CHECK_S)
+                    ServerClock(self.clock_offset, lambda: read_server_us(connection)).advance(_AHEAD_S)
                 except ClockDidNotMove as problem:
                     raise UsageError(
                         f"PostgreSQL in {self._binaries.bindir} does not follow the clock preload, "

@@ -72,6 +72,8 @@ def _job(job: Mapping[str, Any], at_us: int, names: _Names) -> dict[str, Any]:
     }
     for name in ("attempts", "max_attempts", "holder", "key", "places"):
         kept[name] = job.get(name)
+    if "result" in job:
+        kept["result"] = job["result"]
     lease_until_us = job.get("lease_until_us")
     if lease_until_us is not None:
         kept["lease"] = "live" if lease_until_us > at_us else "past"

@@ -18,6 +18,7 @@ _JOB_FIELDS = (
     "next_run_at_us",
     "key",
     "payload",
+    "result",
     "requeued_from",
 )
 

@@ -288,7 +288,7 @@ def _answer_to_loss(reason: str) -> Answer:
 
 def _job_view(columns: list[Any]) -> JobView:
     job_id, state, token, attempts, max_attempts, holder, lease_until_us, next_run_at_us, *rest = columns
-    key, payload, requeued_from = rest
+    key, payload, result, requeued_from = rest
     return JobView(
         job=str(job_id),
         state=JobState(state),
@@ -300,6 +300,7 @@ def _job_view(columns: list[Any]) -> JobView:
         next_run_at_us=next_run_at_us,
         key=key,
         payload=payload,
+        result=result,
         requeued_from=None if requeued_from is None else str(requeued_from),
     )
 

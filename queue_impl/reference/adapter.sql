@@ -21,6 +21,7 @@ SELECT
                     (extract(epoch FROM next_run_at) * 1000000)::bigint,
                     idempotency_key,
                     payload,
+                    result,
                     requeued_from
                 )
                 ORDER BY id

@@ -49,6 +49,23 @@ class BatchClaimTakesMoreThanItGives(ReferenceQueue):
         return super().claim_batch(ttl_s, limit if limit == 1 else limit + 1)[:limit]
 
 
+class BatchCompleteOverwritesWhatHasEnded(ReferenceQueue):
+    def _complete_locked(self, claim: JobToken, result: Json) -> Decision:
+        decision = super()._complete_locked(claim, result)
+        if decision.reason == "terminal":
+            self._record_success(self._write_parameters(claim) | {"result": None})
+            return Decision(True)
+        return decision
+
+
+class BatchClaimIgnoresNextRunAt(ReferenceQueue):
+    statements = STATEMENTS.edited(
+        "claim",
+        "AND claimable_at <= (SELECT clock_timestamp())",
+        "AND (claimable_at <= (SELECT clock_timestamp()) OR (state = 'ready' AND %(limit)s > 1))",
+    )
+
+
 TWINS = (
     reference_twin(
         "batch_complete_stops_at_the_first_stale_item",
@@ -82,5 +99,17 @@ TWINS = (
         "A batch claim leases one job more than it hands out: nobody works on it until its lease expires.",
         breaks="expectation",
         client=BatchClaimTakesMoreThanItGives,
+    ),
+    reference_twin(
+        "batch_complete_overwrites_what_has_ended",
+        "A batch complete counts for a job that was cancelled or has failed meanwhile.",
+        breaks="terminal_absorbing",
+        client=BatchCompleteOverwritesWhatHasEnded,
+    ),
+    reference_twin(
+        "batch_claim_ignores_next_run_at",
+        "A batch claim takes waiting jobs before their time.",
+        breaks="not_before",
+        client=BatchClaimIgnoresNextRunAt,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fencepost.queue_impl.reference.client import ReferenceQueue
+from fencepost.queue_impl.reference.model import ReapedJob
 from fencepost.queue_impl.reference.sql import REFERENCE_SCHEMA, STATEMENTS, replace_once
 
 from .adapter import reference_twin
@@ -104,6 +105,17 @@ class SweepSpentOnHeldRows(ReferenceQueue):
         return self._recheck_expired(self._lock_expired(expired))
 
 
+class SweepIgnoresItsBound(ReferenceQueue):
+    def reap(self, limit: int | None = None) -> list[ReapedJob]:
+        return super().reap(None)
+
+
+class PriorityLostWithTheLease(ReferenceQueue):
+    statements = STATEMENTS.edited(
+        "requeue_expired", "SET state = 'ready',", "SET state = 'ready', priority = DEFAULT,"
+    )
+
+
 TWINS = (
     reference_twin(
         "reaper_without_recheck",
@@ -174,5 +186,17 @@ TWINS = (
         "A bounded sweep counts rows that others have locked, so one stuck transaction starves all that come after it.",
         breaks="expectation",
         client=SweepSpentOnHeldRows,
+    ),
+    reference_twin(
+        "sweep_ignores_its_bound",
+        "A bounded sweep recovers all there is, however much, in one transaction.",
+        breaks="expectation",
+        client=SweepIgnoresItsBound,
+    ),
+    reference_twin(
+        "priority_lost_with_the_lease",
+        "A job whose lease was lost comes back with the default priority.",
+        breaks="expectation",
+        client=PriorityLostWithTheLease,
     ),
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from fencepost.queue_impl.reference.client import ReferenceQueue, WriteParameters
-from fencepost.queue_impl.reference.model import Judgement
+from fencepost.queue_impl.reference.model import Decision, JobToken, Json, Judgement
 from fencepost.queue_impl.reference.sql import REFERENCE_SCHEMA, STATEMENTS, replace_once
 
 from .adapter import reference_twin
@@ -68,6 +70,37 @@ class RequeueTwiceMakesTwoJobs(ReferenceQueue):
     )
 
 
+_ENDED_BY_THE_REAPER = "state = 'failed' AND last_error = 'the lease of the last attempt expired'"
+_TERMINAL = "WHEN state IN ('succeeded', 'failed', 'cancelled') THEN 'terminal'"
+
+
+class LateWriteRevivesAReapedDeadLetter(ReferenceQueue):
+    statements = STATEMENTS.edited(
+        "judge_job", _TERMINAL, f"WHEN {_ENDED_BY_THE_REAPER} THEN 'accepted'\n        {_TERMINAL}"
+    )
+
+
+class CancelOverwritesAReapedDeadLetter(ReferenceQueue):
+    statements = STATEMENTS.edited(
+        "judge_cancel", _TERMINAL, f"WHEN {_ENDED_BY_THE_REAPER} THEN 'accepted'\n        {_TERMINAL}"
+    )
+
+
+class RequeueForgetsWhatWasAskedFor(ReferenceQueue):
+    statements = STATEMENTS.edited(
+        "insert_requeued", "SELECT payload, priority, max_attempts, id", "SELECT payload, 0, 5, id"
+    )
+
+
+class ResultKeptBeforeTheJudgement(ReferenceQueue):
+    def complete(self, claim: JobToken, result: Json = None) -> Decision:
+        self._session.connection.execute(
+            "UPDATE lease_queue.jobs SET result = %s WHERE id = %s AND state <> 'ready'",
+            [json.dumps(result), claim.job_id],
+        )
+        return super().complete(claim, result)
+
+
 TWINS = (
     reference_twin(
         "guard_without_state",
@@ -123,5 +156,29 @@ TWINS = (
         breaks="expectation",
         client=RequeueTwiceMakesTwoJobs,
         schema=replace_once(REFERENCE_SCHEMA, "UNIQUE INDEX jobs_requeued_from", "INDEX jobs_requeued_from"),
+    ),
+    reference_twin(
+        "late_write_revives_a_reaped_dead_letter",
+        "The reaper ends a job without settling its last claim, so that claim's late write still counts.",
+        breaks="terminal_absorbing",
+        client=LateWriteRevivesAReapedDeadLetter,
+    ),
+    reference_twin(
+        "cancel_overwrites_a_reaped_dead_letter",
+        "A cancel does not spare a job that the reaper has ended.",
+        breaks="terminal_absorbing",
+        client=CancelOverwritesAReapedDeadLetter,
+    ),
+    reference_twin(
+        "requeue_forgets_what_was_asked_for",
+        "The job a requeue makes has the default priority and attempts, whatever its dead letter had.",
+        breaks="expectation",
+        client=RequeueForgetsWhatWasAskedFor,
+    ),
+    reference_twin(
+        "result_kept_before_the_judgement",
+        "A complete leaves its result before it is judged, so a late one overwrites that of the job's holder.",
+        breaks="terminal_absorbing",
+        client=ResultKeptBeforeTheJudgement,
     ),
 )
