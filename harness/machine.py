@@ -25,6 +25,7 @@ from fencepost.harness.machine_actions import (
     PAYLOADS,
     PRODUCERS,
     REAPERS,
+    SETTLEMENTS,
     TTLS_S,
     WORKERS,
     WRITES,
@@ -257,8 +258,9 @@ class QueueMachine(Example, RuleBasedStateMachine):
             case "cancel":
                 job = str(call.arguments["job"])
                 own = [n for n, claim in enumerate(self._player.claims, 1) if claim.job == job]
-                if own:
-                    self._write(operation, len(self._player.claims) - own[-1], TTLS_S[0])
+                if own:  # what settles it: a heartbeat changes nothing that a cancel looks at
+                    settling = operation if operation in SETTLEMENTS else SETTLEMENTS[0]
+                    self._write(settling, len(self._player.claims) - own[-1], TTLS_S[0])
                 else:
                     self._start(self._other(WORKERS), "claim")
             case "reap" if how in ("expire", "sweep"):

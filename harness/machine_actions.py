@@ -26,13 +26,14 @@ PRIORITIES = (0, 5)
 AT_THE_START = ((0,), (0,), (5, 0))
 """By priority, the jobs an example begins with."""
 STATEMENTS_AT_MOST = 8
-WRITES = ("complete", "fail", "heartbeat")
+SETTLEMENTS = ("complete", "fail")
+WRITES = (*SETTLEMENTS, "heartbeat")
 LOST = (*WRITES, "complete", "claim", "reap", "enqueue", "cancel")
 LOSSES = ("lose_reply", "lose_request", "error40001")
 OVERTAKINGS = ("claim", "settle", "expire", "cancel")
 INTERFERENCES = ("settle", "settle", "claim", "expire", "sweep", "cancel", "cancel")
 BATCHES = ("twice", "never_was", "others", "claim")
-ENDS = ("cancel", "requeue")
+ENDS = ("cancel", "cancel", "requeue")
 ODDITIES = ("bypass", "bypass", "exhaust", "retry")
 DEATHS = ("crash", "kill")
 
@@ -44,6 +45,9 @@ places = st.none() | st.integers(0, STATEMENTS_AT_MOST) | st.integers(0, 4)
 
 sweeps = st.sampled_from((None, None, 0, 0, 0, 1, 1, 2, 3, 4))
 """The same for a reap: what it has listed and not yet locked is what others can still change."""
+
+judgements = st.sampled_from((None, None, 0, 1, 2, 2, 3, 4))
+"""The same for a cancel: what it has judged and not yet written is what others can still change."""
 
 workers = st.sampled_from(WORKERS)
 producers = st.sampled_from(PRODUCERS)
@@ -89,7 +93,7 @@ ARGUMENTS: Mapping[str, Mapping[str, st.SearchStrategy[Any]]] = {
         "operation": st.sampled_from(ENDS),
         "pick": picks,
         "fresh": st.booleans(),
-        "where": places,
+        "where": judgements,
     },
     "batch": {
         "who": workers,

@@ -29,7 +29,7 @@ class Profile:
 
 PROFILES = {
     "quick": Profile(examples=25, steps=15),
-    "ci": Profile(examples=750, steps=25, seed=CI_SEED),
+    "ci": Profile(examples=1_500, steps=25, seed=CI_SEED),
     "deep": Profile(examples=50_000, steps=40),
 }
 DEFAULT = "quick"

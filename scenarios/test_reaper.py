@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 from fencepost.harness.adapter import Capability, Claim, JobState
+from fencepost.harness.history import CallStatus
 from fencepost.harness.race import Pending, Race
 from fencepost.harness.scenario import scenario
 from fencepost.harness.witness import (
@@ -26,6 +29,13 @@ DEAD_LETTER = Capability.DEAD_LETTER
 REAP_SNAPSHOT = Capability.REAP_SNAPSHOT
 
 SWEEPING = ("after_snapshot", "after_recheck", "before_requeue", "before_commit")
+
+_MOVES = len(SWEEPING) + 1
+INTERLEAVINGS = tuple(
+    "1" + "".join("2" if place in others else "1" for place in range(2 * _MOVES - 1))
+    for others in itertools.combinations(range(2 * _MOVES - 1), _MOVES)
+)
+"""Who moves next, to his next checkpoint or to his end. Two reapers are alike, so it is always the first who begins."""
 
 SWEEP = 2
 """The bound of a sweep that the backlog of `backlog_larger_than_a_sweep` exceeds."""
@@ -65,20 +75,27 @@ def reaper_spares_a_live_lease(race: Race) -> None:
 
 @scenario(
     requires={REAPER, REAP_SNAPSHOT, CHECKPOINTS},
-    witnesses=[lease_expired, was_held("R1", "reap"), was_held("R2", "reap"), reaped("R1", "R2")],
-    each={"first_at": SWEEPING, "second_at": SWEEPING, "goes_on": ("R1", "R2")},
+    witnesses=[
+        lease_expired,
+        *(was_held(reaper, "reap", place) for reaper in ("R1", "R2") for place in SWEEPING),
+        reaped("R1", "R2"),
+    ],
+    each={"order": INTERLEAVINGS},
 )
-def two_reapers(race: Race, first_at: str, second_at: str, goes_on: str) -> None:
-    """Two reapers sweep at once, each held at each checkpoint: the job is requeued once."""
+def two_reapers(race: Race, order: str) -> None:
+    """Two reapers sweep at once, from checkpoint to checkpoint in every order: the job is requeued once."""
     job = race.enqueue()
     a, r1, r2, b = race.workers("A", "R1", "R2", "B")
 
     lost = a.claim(job)
     race.clock.advance_past(lost)
-    first = r1.start("reap", hold_at=first_at)
-    second = r2.start("reap", hold_at=second_at)
-    _finish_in_order(first, second, second_first=goes_on == "R2")
-    recovered = (first.reply().count, second.reply().count)
+    sweeps: dict[str, Pending] = {}
+    for who, reaper in [(who, r1 if who == "1" else r2) for who in order]:
+        if who not in sweeps:
+            sweeps[who] = reaper.start("reap", hold_at=SWEEPING)
+        elif sweeps[who].status is CallStatus.PARKED:
+            sweeps[who].go_on()
+    recovered = [sweep.finish().reply().count for sweep in sweeps.values()]
     fresh = b.claim(job)
     b.complete(fresh).accepted()
 
@@ -120,7 +137,14 @@ def reaper_against_claim(race: Race, reaper_at: str, claim_at: str, goes_on: str
     requires={REAPER, REAP_SNAPSHOT, FENCING, CHECKPOINTS, CLOCK},
     witnesses=[lease_expired, was_held("A", "complete"), was_held("R", "reap")],
     each={
-        "complete_at": ("before_lock", "after_guard", "after_ledger", "before_commit"),
+        "complete_at": (
+            "before_lock",
+            "after_lock",
+            "after_guard",
+            "before_ledger",
+            "after_ledger",
+            "before_commit",
+        ),
         "reaper_at": SWEEPING,
         "goes_on": ("complete", "reaper"),
     },
@@ -147,7 +171,7 @@ def reaper_against_complete(race: Race, complete_at: str, reaper_at: str, goes_o
     requires={REAPER, REAP_SNAPSHOT, FENCING, RETRY, CHECKPOINTS, CLOCK},
     witnesses=[lease_expired, was_held("A", "fail"), was_held("R", "reap")],
     each={
-        "fail_at": ("before_lock", "after_guard", "before_commit"),
+        "fail_at": ("before_lock", "after_lock", "after_guard", "before_commit"),
         "reaper_at": SWEEPING,
         "goes_on": ("fail", "reaper"),
     },
