@@ -293,6 +293,9 @@ class Bench:
         )
         return Run(variant, judgement, facts, trace, elapsed_s, control=after)
 
+    def abandon(self, opened: OpenRun) -> None:
+        self._clear_the_track(opened.runner)
+
     def _clear_after(self, stopped: BaseException, runner: Runner) -> None:
         try:
             self._clear_the_track(runner)

@@ -62,6 +62,10 @@ class ForetoldRun:
             self.opened, self.unmet, self.obstacles, look_back=_unexplained(self._bench)
         )
 
+    def abandon(self) -> None:
+        """Whoever is held goes, and nothing is concluded."""
+        self._bench.abandon(self.opened)
+
 
 def run_foretold(bench: Bench, variant: Variant) -> Run:
     """A scenario or a replay, judged by the model as well."""

@@ -42,6 +42,7 @@ from fencepost.harness.machine_example import (
     Example,
 )
 from fencepost.harness.machine_tally import Tally
+from fencepost.harness.machine_way import Crossing
 from fencepost.harness.postgres import provider
 from fencepost.harness.replay import replay_of
 from fencepost.harness.schedule import (
@@ -98,8 +99,13 @@ class QueueMachine(Example, RuleBasedStateMachine):
     """What can be done in an example. To be subclassed by `machine_on`, which gives it a queue."""
 
     @initialize(theme=themes, attempts=st.sampled_from(ATTEMPTS), priorities=st.sampled_from(AT_THE_START))
-    def begin(self, theme: str, attempts: int | None, priorities: tuple[int, ...]) -> None:
+    def begin(self, theme: str, **given: Any) -> None:
         self._theme = theme
+        opening = ("open", {"theme": theme, **given})
+        self._do(opening, opening)
+
+    def open(self, theme: str, attempts: int | None, priorities: tuple[int, ...]) -> None:
+        """The theme decides what is drawn, and so which way this is."""
         for priority in priorities:
             self._enqueue("P", attempts=attempts, priority=priority)
 
@@ -113,8 +119,7 @@ class QueueMachine(Example, RuleBasedStateMachine):
             if name
         ]
         # All of it is drawn before the queue is asked anything.
-        name, given = drawn[-1] if self._held else drawn[0]
-        getattr(self, name)(**given)
+        self._do(drawn[0], drawn[-1])
 
     def submit(self, **given: Any) -> None:
         """Under a key."""
@@ -442,6 +447,7 @@ def machine_on(
             "bench": bench,
             "tally": tally,
             "checkpoints": checkpoints_of(bench),
+            "start": Crossing(),
             "wanted": wanted,
             "known": frozenset(known),
         },

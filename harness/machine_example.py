@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from fencepost.harness.machine_actions import (
     WORKERS,
 )
 from fencepost.harness.machine_tally import Tally
+from fencepost.harness.machine_way import Action, Crossing, Way
 from fencepost.harness.race import Race
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.schedule import (
@@ -113,12 +115,14 @@ class Example:
     known: ClassVar[frozenset[str]]
     """Findings by these names alone are no news."""
 
+    start: ClassVar[Crossing]
+    """Where all examples begin."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.tally.examples += 1
         self._has = self.bench.capabilities
-        self._playing = ForetoldRun(self.bench, VARIANT)
-        self._player = self._playing.player
+        self._way = Way(self.start)
+        self._is_played = False
         self._over = False
         self._joined: set[str] = set()
         self._cut_off: set[str] = set()
@@ -126,6 +130,43 @@ class Example:
         self._theme = ""
         self._odd_left = ODD_AT_MOST
         self._died = False
+
+    # -- going its way ----------------------------------------------------------------------------------------
+
+    def _do(self, unless_held: Action, while_held: Action) -> None:
+        if not self._is_played:
+            if self._way.follow(unless_held, while_held):
+                return
+            self._begin_to_play()
+        chosen = while_held if self._held else unless_held
+        before = self._stands
+        self._perform(chosen)
+        self._way.go(chosen, held=bool(self._held), over=self._over, moved=before != self._stands)
+
+    def _begin_to_play(self) -> None:
+        self._is_played = True
+        self.tally.examples += 1
+        self._playing = ForetoldRun(self.bench, VARIANT)
+        self._player = self._playing.player
+        for action in self._way.passed:
+            self._perform(action)
+
+    @property
+    def _stands(self) -> object:
+        """All that decides how it goes on."""
+        steps = len(self._playing.opened.runner.steps)
+        return (
+            steps,
+            frozenset(self._joined),
+            frozenset(self._cut_off),
+            self._odd_left,
+            self._died,
+            self._over,
+        )
+
+    def _perform(self, action: Action) -> None:
+        name, given = action
+        getattr(self, name)(**given)
 
     # -- taking a step ----------------------------------------------------------------------------------------
 
@@ -263,8 +304,23 @@ class Example:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt | SystemExit):
+            self._abandon()
+            return
+        if not self._is_played:
+            if self._way.ended:
+                self.tally.repeated += 1
+                return
+            self._begin_to_play()
         if not self._over:
             self._conclude()
+        self._way.end()
+
+    def _abandon(self) -> None:
+        """It is not the queue that ends it."""
+        if self._is_played and not self._over:
+            self._over = True
+            self._playing.abandon()
 
     def _conclude(self) -> None:
         """Bring the example to its end; raise what it found."""
@@ -278,7 +334,7 @@ class Example:
         if names and (self.wanted is None or self.wanted in names):
             if self.tally.found_at is None:
                 self.tally.found_at = self.tally.examples
-            name = self.wanted or names[0]
+            name = self.wanted or next(name for name in names if name not in self.known)
             raise _found_as(name)(name, run)
         if run.facts.obstacles and not names:
             raise ProvedNothing(run)

@@ -20,6 +20,8 @@ EXAMPLES_THAT_SHOW_DEATHS = 500
 @dataclass(slots=True)
 class Tally:
     examples: int = 0
+    repeated: int = 0
+    """Those that went as another had gone, and were not played again."""
     steps: int = 0
     answered: int = 0
     in_flight: int = 0
@@ -66,7 +68,8 @@ class Tally:
     def __str__(self) -> str:
         struck = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
         return (
-            f"{self.examples} examples, {self.steps} steps, {self.answered} operations answered, "
+            f"{self.examples} examples ({self.repeated} more went the same ways), "
+            f"{self.steps} steps, {self.answered} operations answered, "
             f"{self.in_flight} of them in flight while others acted, {self.unknown} with their answer lost, "
             f"{self.faults.total()} faults ({struck or 'none'}), {self.predictions} answers foretold"
         )
