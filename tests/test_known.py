@@ -498,3 +498,45 @@ def test_a_known_failure_of_the_search_is_gone_when_all_its_parts_are_through(
     whole = pytester.runpytest_subprocess(*search, "-n", "2")
     whole.assert_outcomes(passed=2)
     whole.stdout.fnmatch_lines([f"gone: {NAME}: one_place (so it is)"])
+
+
+EXPLORED = """
+from fencepost.harness.explore.marked import explore
+
+@explore("A:claim B:claim")
+def test_two_claims(result):
+    'One job, two claims: one of them gets it.'
+
+@explore("A:claim")
+def test_one_claim(result):
+    'One job, one claim.'
+"""
+
+
+def test_a_known_failure_of_an_exploration(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_orders=EXPLORED)
+    queue = "fencepost.queue_impl.twins:claim_without_lock"
+    pytester.makefile(".toml", known=entry("test_two_claims", "single_holder") + entry("test_one_claim"))
+    pytester.makefile(".toml", other=entry("test_two_claims", "ledger_once"))
+    known = pytester.runpytest_subprocess("-ra", "--known", "known.toml", "--queue", queue)
+    known.assert_outcomes(xfailed=1, passed=1)
+    known.stdout.fnmatch_lines(
+        ["gone: test_one_claim: fence (so it is)", "XFAIL*test_two_claims*known: single_holder (so it is)*"]
+    )
+    known.stdout.no_fnmatch_line("gone: test_two_claims*")
+    new = pytester.runpytest_subprocess("--known", "other.toml", "--queue", queue)
+    new.assert_outcomes(failed=1, passed=1)
+    assert "breaks single_holder" in new.stdout.str()
+    new.stdout.no_fnmatch_line("gone:*")
+    gone = pytester.runpytest_subprocess("--known", "known.toml")
+    gone.assert_outcomes(passed=2)
+    gone.stdout.fnmatch_lines(["gone: test_two_claims: single_holder (so it is)"])
+
+
+def test_explorations_alone_are_reason_enough_to_look_at_the_names(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_orders=EXPLORED)
+    pytester.makefile(".toml", known=entry("test_two_claim", "single_holder"))
+    result = pytester.runpytest_subprocess("--known", "known.toml")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (told,) = [line for line in result.outlines + result.errlines if line.startswith("ERROR: ")]
+    assert told.endswith("there is no scenario 'test_two_claim'; the nearest is 'test_two_claims'.")
