@@ -117,7 +117,7 @@ def test_run_prints_one_json_object(tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     told = json.loads(done.out)
     assert (told["queue"], told["exit_code"]) == ("reference", 0)
-    assert told["counts"] == {"pass": 2, "fail": 0, "inconclusive": 0, "skipped": 1}
+    assert told["counts"] == {"pass": 2, "fail": 0, "inconclusive": 0, "known": 0, "skipped": 1}
     first, second, skipped = told["scenarios"]
     assert [first["name"], second["name"]] == ["late_fail[attempts_left]", "late_fail[last_attempt]"]
     assert (first["family"], first["verdict"], first["reasons"], first["runs"]) == (

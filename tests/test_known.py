@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from fencepost.harness.classify import Class, Classification, Finding
+from fencepost.harness.commands.run_tally import Tally
 from fencepost.harness.errors import UsageError
 from fencepost.harness.history import Violation
 from fencepost.harness.known import (
@@ -25,6 +28,8 @@ from fencepost.harness.loading import load_queue
 from fencepost.harness.machine_example import NAME
 from fencepost.harness.scenario import installed_scenarios
 from fencepost.harness.verdict import InvariantCount, Judgement, RunFacts, Unmet, Verdict
+from fencepost.tests.fix_commands import run_fencepost
+from fencepost.tests.fix_scenarios import installed
 
 pytest_plugins = ["pytester"]
 
@@ -540,3 +545,90 @@ def test_explorations_alone_are_reason_enough_to_look_at_the_names(pytester: pyt
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (told,) = [line for line in result.outlines + result.errlines if line.startswith("ERROR: ")]
     assert told.endswith("there is no scenario 'test_two_claim'; the nearest is 'test_two_claims'.")
+
+
+# -- in `fencepost run` -----------------------------------------------------------------------------------------
+
+TWIN = "fencepost.queue_impl.twins:no_guard"
+
+
+def test_run_fails_for_new_failures_only(tmp_path: Path) -> None:
+    """late_fail breaks `fence` on this twin in both of its variants, heartbeat_extends passes."""
+    known = tmp_path / "known.toml"
+    run = ("run", "late_fail", "heartbeat_extends", "--queue", TWIN, "--known", "known.toml")
+
+    known.write_text(entry("late_fail") + entry("heartbeat_extends", "not_before"))
+    done = run_fencepost(*run, cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("│ known ") == 2
+    assert "late_fail[last_attempt]: known\n  - fence (so it is)\n" in done.out
+    assert "\ngone: heartbeat_extends: not_before (so it is)\n" in done.out
+    assert "\n1 pass, 2 known; traces in" in done.out
+
+    done = run_fencepost(*run, "--json", cwd=tmp_path)
+    told = json.loads(done.out)
+    assert (done.code, told["exit_code"]) == (0, 0)
+    assert told["counts"] == {"pass": 1, "fail": 0, "inconclusive": 0, "known": 2, "skipped": 0}
+    scenarios = {each["name"]: each for each in told["scenarios"]}
+    assert {name: each["verdict"] for name, each in scenarios.items()} == {
+        LEFT: "known",
+        LAST: "known",
+        "heartbeat_extends": "pass",
+    }
+    assert "fence broken at step 5" in scenarios[LAST]["reasons"][0]
+    as_it_stands = {"scenario": "late_fail", "invariant": "fence", "reason": "so it is", "queue": None}
+    assert scenarios[LAST]["known"] == [as_it_stands]
+    assert [gone["scenario"] for gone in told["gone"]] == ["heartbeat_extends"]
+
+    known.write_text(entry(LAST))
+    done = run_fencepost(*run, "--json", cwd=tmp_path)
+    told = json.loads(done.out)
+    assert (done.code, told["exit_code"], told["gone"]) == (1, 1, [])
+    assert told["counts"] == {"pass": 1, "fail": 1, "inconclusive": 0, "known": 1, "skipped": 0}
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "traces", "new", "word"),
+    [
+        ({Verdict.FAIL: 2}, "aa", 0, "known"),
+        ({Verdict.FAIL: 2}, "aa", 1, "fail"),
+        ({Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 1}, "aa", 0, "inconclusive"),
+        ({Verdict.FAIL: 2}, "ab", 0, "inconclusive"),
+    ],
+)
+def test_only_failures_that_are_all_known_and_alike_are_known(
+    verdicts: dict[Verdict, int], traces: str, new: int, word: str
+) -> None:
+    tally = Tally(
+        installed("late_fail"), verdicts=Counter(verdicts), hashes=Counter(traces), new_failures=new
+    )
+    assert tally.word == word
+
+
+def test_run_with_nothing_but_known_failures_succeeds(tmp_path: Path) -> None:
+    (tmp_path / "known.toml").write_text(entry("late_fail") + f'queue = "{TWIN}"\n')
+    run = ("run", "late_fail", "--known", "known.toml", "--queue")
+    assert run_fencepost(*run, TWIN, "--repeat", "2", cwd=tmp_path).code == 0
+    other = "fencepost.queue_impl.twins:fence_by_worker_name"
+    assert "gone" not in run_fencepost(*run, other, cwd=tmp_path).out
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (entry("late_fial"), "entry 1: there is no scenario 'late_fial'; the nearest is 'late_fail'."),
+        (
+            entry("late_fail", "fense"),
+            "entry 1: no failure goes by the name 'fense'; the nearest is 'fence'.",
+        ),
+        ("[[known", "not TOML (Expected ']]' at the end of an array declaration (at end of document))."),
+        (None, "cannot be read (No such file or directory)."),
+    ],
+)
+def test_run_refuses_a_wrong_file_in_one_sentence(tmp_path: Path, content: str | None, told: str) -> None:
+    if content is not None:
+        (tmp_path / "known.toml").write_text(content)
+    done = run_fencepost("run", "late_fail", "--known", "known.toml", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    separator = ", " if told.startswith("entry") else ": "
+    assert done.err == f"fencepost: --known known.toml{separator}{told}\n"
