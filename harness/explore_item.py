@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fencepost.harness.errors import FencepostError
+from fencepost.harness.explore.executor import Outcome, Schedule
 from fencepost.harness.explore.findings import find
 from fencepost.harness.explore.marked import Exploration
 from fencepost.harness.explore.real import QueueExecutor, close_stages, stage_of
@@ -18,6 +19,9 @@ from fencepost.harness.explore.scale import Here
 from fencepost.harness.explore.search import explore
 from fencepost.harness.explore.strategies import make_strategy
 from fencepost.harness.explore.telling import told
+from fencepost.harness.invariants import applicable
+from fencepost.harness.known import KnownFailure, Ran
+from fencepost.harness.known_report import expect_known, known_key, note_for_known
 from fencepost.harness.lab import LabOptions
 from fencepost.harness.loading import load_queue
 from fencepost.harness.replay import replay_of
@@ -45,24 +49,54 @@ class ExplorationItem(pytest.Item):
         asked = self._exploration
         strategy = make_strategy(asked.strategy, asked.program, budget=asked.budget, seed=asked.seed)
         here = Here(self._executor, asked.program)
+        # A failure that is known may come before one that is not.
+        to_its_end = bool(self.config.stash[known_key].speaking_of(self.name, self._queue_names))
         try:
-            result = explore(asked.program, strategy, here, stop_at_first=True)
+            result = explore(asked.program, strategy, here, stop_at_first=not to_its_end)
         finally:
             here.close()
         self._raise_unless_it_held(result)
+        if to_its_end:
+            self._compare_with_known(result)
         asked.body(result)
 
+    @property
+    def _queue_names(self) -> frozenset[str]:
+        return load_queue(self._executor.queue_path).names
+
     def _raise_unless_it_held(self, result: Result) -> None:
-        shortest = result.shortest
-        if shortest is not None:
-            finding = find(self._executor, self._exploration.program, shortest.schedule, shortest.outcome)
+        """What is known counts as held, if all the other orders were tried."""
+        failure = self._first_new_failure(result)
+        if failure is not None:
+            finding = find(self._executor, self._exploration.program, *failure)
             lines = [*result.lines(), "", *told(finding, self._replay_command(finding.text))]
             raise OrdersDidNotHold("\n".join(lines))
-        if not result.conclusive:
+        tried = result.complete and not result.differences and not result.missing
+        if not (result.conclusive and tried):
             left = (
                 "" if result.complete else "\n  inconclusive: not every order was tried; give a larger budget"
             )
             raise OrdersDidNotHold("\n".join(result.lines()) + left)
+
+    def _first_new_failure(self, result: Result) -> tuple[Schedule, Outcome] | None:
+        """The shortest there is; only the shortest of all were kept, so of others the first that ended like this."""
+        kept = [(failure.schedule, failure.outcome) for failure in result.tally.failures]
+        others = [(schedule, outcome) for outcome, schedule in result.tally.examples.items()]
+        failing = (one for one in [*kept, *others] if one[1].failed)
+        return next((one for one in failing if not self._explain(one[1])), None)
+
+    def _explain(self, outcome: Outcome) -> tuple[KnownFailure, ...]:
+        return self.config.stash[known_key].explain(self.name, self._queue_names, outcome.broken)
+
+    def _compare_with_known(self, result: Result) -> None:
+        execution = self._executor.open(self._exploration.program)
+        judged = {invariant.name for invariant in applicable(stage_of(execution).bench.capabilities)}
+        execution.close()
+        broken = {name for outcome in result.tally.outcomes for name in outcome.broken}
+        held = frozenset(judged - broken)
+        note_for_known(self, Ran(self.name, frozenset({self.name}), self._queue_names, held))
+        entries = [entry for outcome in result.tally.outcomes for entry in self._explain(outcome)]
+        expect_known(tuple(dict.fromkeys(entries)))
 
     def _replay(self, text: str) -> None:
         stage = stage_of(self._executor.open(self._exploration.program))

@@ -21,6 +21,16 @@ class LoadedQueue:
     queue: Queue
     path: str  # MODULE:NAME, importable by another process too
 
+    @property
+    def names(self) -> frozenset[str]:
+        """All it goes by: its adapter's name, its MODULE:NAME and the short names given to that."""
+        return frozenset({self.queue.name, self.path, *_short_names(self.path)})
+
+
+@cache  # asked of every run, and the metadata of all that is installed is read for the answer
+def _short_names(path: str) -> tuple[str, ...]:
+    return tuple(name for name, value in queue_names().items() if value == path)
+
 
 def queue_names() -> dict[str, str]:
     """Short names that installed packages give to their adapters."""

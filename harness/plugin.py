@@ -21,8 +21,17 @@ from fencepost.harness.bench import OPERATION, STEP_SIZES, Run
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.explore.marked import Exploration
 from fencepost.harness.explore_item import ExplorationItem, end_explorations
-from fencepost.harness.known import Baseline, read_known, what_failed
-from fencepost.harness.known_report import KnownReport, as_property
+from fencepost.harness.known import Baseline, Ran, read_known, what_failed, what_held
+from fencepost.harness.known_report import (
+    Collected,
+    KnownReport,
+    expect_known,
+    known_key,
+    machine_variant,
+    nameable_key,
+    note_for_known,
+    what_search_held,
+)
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
 from fencepost.harness.machine_report import PROPERTY as MACHINE_PROPERTY
@@ -56,7 +65,6 @@ LAB_OPTIONS = ("pg", "actors", "clock", "step", "network", "toxiproxy")
 """Options that say how a scenario is run: fields of LabOptions, and part of the command that replays it."""
 
 lab_key = pytest.StashKey["LabOfSession"]()
-known_key = pytest.StashKey[Baseline]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -142,6 +150,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "exploration: many orders of statements tried by fencepost")
     config.addinivalue_line("markers", "family(name): the family a scenario belongs to")
     config.stash[known_key] = _known_failures(config)
+    if config.stash[known_key].known:
+        collected = Collected()
+        config.stash[nameable_key] = collected.nameable
+        config.pluginmanager.register(collected, "fencepost-nameable")
     if hasattr(config, "workerinput"):
         return
     config.pluginmanager.register(Agreement(config), "fencepost-agreement")
@@ -197,22 +209,23 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         session_lab = lab_of(self.session)
+        lacking = session_lab.lacks(self.variant)
+        if lacking:
+            self._note_for_known(impossible=True)
+            pytest.skip(lacking)
         run = with_replay(session_lab.run(self.variant), self._replay_command())
         self.user_properties.append((HASH_PROPERTY, canonical_hash(run.trace)))
         trace_path = session_lab.keep_trace(run, self.name)
         self.user_properties.extend(how_to_replay(run.trace, trace_path))
-        if run.judgement.verdict is not Verdict.INCONCLUSIVE:
-            self._compare_with_known(run)
+        self._note_for_known(held=what_held(run.facts, run.judgement))
+        failed = what_failed(run.facts, run.judgement)
+        expect_known(self.config.stash[known_key].explain(self.variant.name, session_lab.queue_names, failed))
         if run.judgement.verdict is not Verdict.PASS:
             raise ScenarioDidNotPass(failure_text(run.trace, self._replay_command(), trace_path))
 
-    def _compare_with_known(self, run: Run) -> None:
-        queue = run.trace.header["queue"]["name"]
-        failed = what_failed(run.facts, run.judgement)
-        self.user_properties.append(as_property(self.variant.name, queue, failed))
-        known = self.config.stash[known_key].explain(self.variant.name, queue, failed)
-        if known:
-            pytest.xfail("known: " + "; ".join(f"{entry.invariant} ({entry.reason})" for entry in known))
+    def _note_for_known(self, *, held: frozenset[str] = frozenset(), impossible: bool = False) -> None:
+        name, variants = self.variant.name, self.variant.scenario.variant_names
+        note_for_known(self, Ran(name, variants, lab_of(self.session).queue_names, held, impossible))
 
     def _replay_command(self) -> str:
         chosen = {name: self.config.getoption(name) for name in ("queue", *LAB_OPTIONS)}
@@ -267,12 +280,15 @@ class LabOfSession:
         self._lab: Lab | None = None
         self._cannot_be_set_up: UsageError | None = None
 
+    @property
+    def queue_names(self) -> frozenset[str]:
+        return self._loaded.names
+
+    def lacks(self, variant: Variant) -> str | None:
+        return self._set_up().bench(self._loaded).lacks(variant)
+
     def run(self, variant: Variant) -> Run:
-        lab = self._set_up()
-        lacking = lab.bench(self._loaded).lacks(variant)
-        if lacking:
-            pytest.skip(lacking)
-        return lab.run(self._loaded, variant)
+        return self._set_up().run(self._loaded, variant)
 
     def _set_up(self) -> Lab:
         """At the first scenario. What fails here fails for every other one, and is not tried again."""
@@ -329,12 +345,15 @@ def lab_of(session: pytest.Session) -> LabOfSession:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Bad options end the run here, before any scenario: one sentence instead of one error per test."""
     ours = any(
-        isinstance(item, ScenarioItem) or item.get_closest_marker("invariants") for item in session.items
+        isinstance(item, ScenarioItem | ExplorationItem) or item.get_closest_marker("invariants")
+        for item in session.items
     )
     if session.config.option.collectonly or not ours:
         return
     try:
         lab_of(session)
+        if not session.testsfailed:  # a file that could not be collected may hold what an entry names
+            _check_known_names(session.config)
     except UsageError as error:
         output = getattr(session.config, "workeroutput", None)
         if output is None:
@@ -343,6 +362,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         # the controller says why.
         output[USAGE_OUTPUT] = str(error)
         session.items.clear()
+
+
+def _check_known_names(config: pytest.Config) -> None:
+    known = config.stash[known_key].known
+    if known:
+        nameable = config.stash[nameable_key]
+        nameable.add_installed()
+        nameable.check(known, config.rootpath, config.invocation_params.dir)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -360,6 +387,7 @@ def look_for_violations(request: pytest.FixtureRequest) -> Callable[[int], Looke
 
     option = request.config.getoption
     known = request.config.stash[known_key]
+    variant = machine_variant(request.node)
     profile_name = option("--hypothesis-profile", None)
     profile = profile_named(profile_name)
 
@@ -373,16 +401,19 @@ def look_for_violations(request: pytest.FixtureRequest) -> Callable[[int], Looke
             settings_of(profile, request.config.rootpath),
             seed,
             trace_path=lab_of(request.session).trace_dir / f"{NAME}-{file_name(queue)}-{part}.jsonl",
-            known=[entry.invariant for entry in known.known if entry.speaks_of(NAME, queue)],
+            known=[entry.invariant for entry in known.speaking_of(variant, loaded.names)],
         )
         told = (
             f"{NAME} on queue '{queue}', part {part}, profile {profile_name or 'quick'}, seed {seed - part}"
         )
         request.node.user_properties.append((MACHINE_PROPERTY, f"{told}: {looked.tally}"))
-        names = looked.found.names if looked.found is not None else tuple(looked.tally.known)
-        request.node.user_properties.append(as_property(NAME, queue, names))
         missing = looked.tally.missing(lab.bench(loaded))
-        if looked.found is None and looked.proved_nothing is None and missing:
+        through = looked.found is None and looked.proved_nothing is None
+        if known.known:
+            held = what_search_held(looked.tally) if through and not missing else frozenset()
+            parts = request.config.stash[nameable_key].variants.get(NAME, ())
+            note_for_known(request.node, Ran(variant, frozenset({variant, *parts}), loaded.names, held))
+        if through and missing:
             pytest.fail(f"{told} proved nothing: {'; '.join(missing)}", pytrace=False)
         return looked
 

@@ -53,6 +53,10 @@ class Scenario:
             yield Variant(self, dict(zip(names, values, strict=True)))
 
     @property
+    def variant_names(self) -> frozenset[str]:
+        return frozenset(variant.name for variant in self.variants())
+
+    @property
     def has_faults(self) -> bool:
         """Whether it harms the server or paths to it."""
         return bool(self.server_faults) or self.path != "direct"

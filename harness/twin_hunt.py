@@ -9,17 +9,18 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.sharedctypes import Synchronized
 
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.pinning import WORKER_VARIABLE
-from fencepost.harness.scenario import Variant, choose, installed_scenarios
+from fencepost.harness.scenario import Variant
 from fencepost.harness.twins import (
     NOT_PASSED,
+    Asked,
     Catch,
     SuiteReport,
     TwinReport,
@@ -27,9 +28,9 @@ from fencepost.harness.twins import (
     clean,
     hunt,
     load_suites,
+    suites_of,
+    variants_of,
 )
-
-SWARM = "swarm"
 
 ORIGINAL = None
 """In the place of a twin's name: the queue itself."""
@@ -55,48 +56,48 @@ def hunt_all(
     *,
     jobs: int,
     thorough: bool,
-    only: Collection[str] | None = None,
+    only: Sequence[str] = (),
     show: Callable[[str], None] = lambda name: None,
 ) -> list[SuiteReport]:
     """The queue and each of its twins is one piece of work; the reports are the same for any number of jobs.
 
-    `only` these twins, or all of them.
+    `only` these twins, or all of them. Where scenarios are named and no twins, each of them is tried on every twin.
     """
-    suites = [
-        replace(suite, twins=tuple(twin for twin in suite.twins if only is None or twin.name in only))
-        for suite in load_suites()
-    ]
+    asked = Asked(tuple(names), tuple(only))
+    thorough = thorough or asked.of_scenarios
+    suites = suites_of(only)
     variants = variants_of(names)
     context = multiprocessing.get_context("spawn")
     counter = context.Value("i", 0)
     with ProcessPoolExecutor(jobs, context, _open_lab, (options, counter)) as pool:
         pieces = {
-            pool.submit(_hunt_piece, number, twin, tuple(names), thorough): (number, twin)
-            for number, suite in enumerate(suites)
+            pool.submit(_hunt_piece, suite.original, twin, asked.names, thorough): (suite.original, twin)
+            for suite in suites
             for twin in [ORIGINAL, *(twin.name for twin in suite.twins)]
         }
-        found: dict[tuple[int, str | None], Hunted] = {}
+        found: dict[tuple[str, str | None], Hunted] = {}
         try:
             for piece in as_completed(pieces):
-                number, twin = pieces[piece]
-                found[number, twin] = piece.result()
-                show(twin or suites[number].original)
+                original, twin = pieces[piece]
+                found[original, twin] = piece.result()
+                show(twin or original)
         except BaseException:  # a Ctrl-C too: the pool would hunt all the other twins before it lets go
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [
-        _report(suite, variants, {twin: found[n, twin] for n, twin in found if n == number})
-        for number, suite in enumerate(suites)
+        _report(
+            suite,
+            variants,
+            asked,
+            {twin: found[name, twin] for name, twin in found if name == suite.original},
+        )
+        for suite in suites
     ]
 
 
-def variants_of(names: Sequence[str]) -> list[Variant]:
-    """Of the scenarios named; of all but the swarm without a name: it takes longer than all others together."""
-    chosen = choose(installed_scenarios(), names)
-    return [v for scenario in chosen if names or scenario.family != SWARM for v in scenario.variants()]
-
-
-def _report(suite: TwinSuite, variants: Sequence[Variant], found: dict[str | None, Hunted]) -> SuiteReport:
+def _report(
+    suite: TwinSuite, variants: Sequence[Variant], asked: Asked, found: dict[str | None, Hunted]
+) -> SuiteReport:
     by_name = {variant.name: variant for variant in variants}
 
     def caught(hunted: Hunted) -> list[Catch]:
@@ -106,7 +107,7 @@ def _report(suite: TwinSuite, variants: Sequence[Variant], found: dict[str | Non
         ]
 
     twins = [TwinReport(twin, caught(found[twin.name])) for twin in suite.twins]
-    return SuiteReport(suite, variants, twins, caught(found[ORIGINAL]), found[ORIGINAL].not_run)
+    return SuiteReport(suite, variants, twins, caught(found[ORIGINAL]), found[ORIGINAL].not_run, asked)
 
 
 # In the processes of the pool
@@ -134,9 +135,9 @@ def _end_with_the_hunt() -> None:
     os._exit(1)
 
 
-def _hunt_piece(number: int, twin_name: str | None, names: tuple[str, ...], thorough: bool) -> Hunted:
+def _hunt_piece(original: str, twin_name: str | None, names: tuple[str, ...], thorough: bool) -> Hunted:
     assert _lab is not None, "the pool opens it first"
-    suite = load_suites()[number]
+    (suite,) = [suite for suite in load_suites() if suite.original == original]
     variants = variants_of(names)
     not_run: list[str] = []
     if twin_name is ORIGINAL:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
-from typing import Any
-
-from rich.table import Table
-from rich.text import Text
 
 from fencepost.harness.adapter import Twin
 from fencepost.harness.bench import Run
+from fencepost.harness.errors import UsageError
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import LoadedQueue, load_queue
-from fencepost.harness.scenario import Variant
+from fencepost.harness.scenario import Variant, choose, installed_scenarios
+from fencepost.harness.similar import what_there_is
 from fencepost.harness.verdict import Verdict
 
 EXPECTATION = "expectation"
 """What a twin names that breaks a promise no invariant speaks of: a scenario's own expectation catches it."""
 
+
+SWARM = "swarm"
+TOO_LONG = "it takes longer than all the others together"
 
 NOT_PASSED = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.PASS}
 """By its word, what the verdict of a catch can be."""
@@ -57,6 +58,19 @@ class TwinReport:
         return bool(self.named_catches)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is hunted with, by scenario or family, and which twins are hunted. Empty: all there are."""
+
+    names: tuple[str, ...] = ()
+    twins: tuple[str, ...] = ()
+
+    @property
+    def of_scenarios(self) -> bool:
+        """Whether it is the scenarios that are asked for what they catch: most twins are for others."""
+        return bool(self.names) and not self.twins
+
+
 @dataclass
 class SuiteReport:
     suite: TwinSuite
@@ -64,6 +78,11 @@ class SuiteReport:
     twins: list[TwinReport]
     unclean: list[Catch]  # where the original queue itself did not pass
     not_run: Sequence[str] = ()  # variants the original queue or its server lacks something for
+    asked: Asked = Asked()
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        return left_out_of(self.asked.names)
 
     @property
     def all_caught(self) -> bool:
@@ -75,7 +94,11 @@ class SuiteReport:
             f"{len(self.twins) - len(survivors)} of {len(self.twins)} twins caught by the invariant they name"
         )
         if survivors:
-            told += f"; SURVIVED: {', '.join(survivors)}"
+            called = "not for these scenarios" if self.asked.of_scenarios else "SURVIVED"
+            told += f"; {called}: {', '.join(survivors)}"
+        idle = catches_nothing(self) if self.asked.of_scenarios else []
+        if idle:
+            told += f"; CATCH NO TWIN: {', '.join(idle)}"
         if self.unclean:
             names = ", ".join(f"{catch.variant.name} ({catch.verdict.value})" for catch in self.unclean)
             return f"{told}; queue '{self.suite.original}' is NOT clean: {names}"
@@ -87,6 +110,44 @@ class SuiteReport:
 
 def load_suites() -> list[TwinSuite]:
     return [TwinSuite(point.name, tuple(point.load())) for point in entry_points(group="fencepost.twins")]
+
+
+def suites_of(twins: Sequence[str]) -> list[TwinSuite]:
+    """Those with one of these twins, and of them only these; all without a name."""
+    suites = load_suites()
+    if not twins:
+        return suites
+    names = [twin.name for suite in suites for twin in suite.twins]
+    for name in twins:
+        if name not in names:
+            nearest = what_there_is(name, names, "docs/what-it-catches.md lists them all")
+            raise UsageError(f"--twin {name}: there is no such twin; {nearest}.")
+    chosen = [
+        replace(suite, twins=tuple(twin for twin in suite.twins if twin.name in twins)) for suite in suites
+    ]
+    return [suite for suite in chosen if suite.twins]
+
+
+def variants_of(names: Sequence[str]) -> list[Variant]:
+    """Of the scenarios named; of all but those left out without a name."""
+    left_out = left_out_of(names)
+    chosen = choose(installed_scenarios(), names)
+    return [v for scenario in chosen if scenario.name not in left_out for v in scenario.variants()]
+
+
+def left_out_of(names: Sequence[str]) -> dict[str, str]:
+    """Scenarios that are hunted with only where they are named, and why."""
+    return {} if names else {s.name: TOO_LONG for s in installed_scenarios() if s.family == SWARM}
+
+
+def is_as_it_should_be(reports: Sequence[SuiteReport]) -> bool:
+    """Every queue is clean and every twin caught; or, if scenarios were asked for, each of them catches some twin."""
+    if not any(report.twins for report in reports) or any(report.unclean for report in reports):
+        return False
+    if not reports[0].asked.of_scenarios:
+        return all(entry.caught for report in reports for entry in report.twins)
+    idle = set.intersection(*(set(catches_nothing(report)) for report in reports))
+    return not idle and any(entry.caught for report in reports for entry in report.twins)
 
 
 def spread(variants: Sequence[Variant]) -> list[Variant]:
@@ -153,33 +214,24 @@ def _first_step(run: Run) -> int | None:
     return min(steps, default=None)
 
 
-def table(report: SuiteReport) -> Table:
-    shown = Table(title=f"twins of {report.suite.original}", title_justify="left")
-    for name in ("twin", "the promise taken out", "caught by", "invariant", "at step"):
-        shown.add_column(name, overflow="fold")
-    for entry in report.twins:
-        first = entry.named_catches[0] if entry.caught else None
-        shown.add_row(
-            entry.twin.name,
-            Text(entry.twin.sentence),
-            Text(first.variant.name) if first else Text("NOT CAUGHT", "red"),
-            entry.twin.breaks if first else Text(f"{entry.twin.breaks} should", "red"),
-            str(first.step) if first else "",
-        )
-    return shown
-
-
 def catches_nothing(report: SuiteReport) -> list[str]:
-    """Scenarios no twin needs: each is either redundant or waits for a twin of its own."""
+    """Scenarios that ran and no twin needs: each is either redundant or waits for a twin of its own."""
     catching = {catch.variant.scenario.name for entry in report.twins for catch in entry.named_catches}
-    return [name for name in dict.fromkeys(v.scenario.name for v in report.variants) if name not in catching]
+    names = dict.fromkeys(variant.scenario.name for variant in report.variants)
+    return [name for name in names if name not in catching | scenarios_not_run(report)]
+
+
+def scenarios_not_run(report: SuiteReport) -> set[str]:
+    """In none of their variants."""
+    ran = {variant.scenario.name for variant in report.variants if variant.name not in report.not_run}
+    return {variant.scenario.name for variant in report.variants} - ran
 
 
 def only_catchers(report: SuiteReport) -> dict[str, list[str]]:
     """By scenario, the twins that survive without it."""
     needed: dict[str, list[str]] = {}
     for entry in report.twins:
-        scenarios = _catching(entry)
+        scenarios = catching(entry)
         if len(scenarios) == 1:
             needed.setdefault(scenarios[0], []).append(entry.twin.name)
     return needed
@@ -189,132 +241,22 @@ def first_of_several(report: SuiteReport) -> dict[str, list[str]]:
     """By scenario, the twins it is the first to catch, in the order the scenarios run, and not the only one."""
     first: dict[str, list[str]] = {}
     for entry in report.twins:
-        scenarios = _catching(entry)
+        scenarios = catching(entry)
         if len(scenarios) > 1:
             first.setdefault(scenarios[0], []).append(entry.twin.name)
     return first
 
 
-def _catching(entry: TwinReport) -> list[str]:
+def catching(entry: TwinReport) -> list[str]:
     return list(dict.fromkeys(catch.variant.scenario.name for catch in entry.named_catches))
 
 
-def _rarest_of_the_others(report: SuiteReport) -> dict[str, tuple[str, int]]:
+def rarest_of_the_others(report: SuiteReport) -> dict[str, tuple[str, int]]:
     """By scenario that is neither the only nor the first one for any twin: the twin that fewest catch."""
     leading = only_catchers(report).keys() | first_of_several(report).keys()
     rarest: dict[str, tuple[str, int]] = {}
-    for entry in sorted(report.twins, key=lambda entry: len(_catching(entry))):
-        for name in _catching(entry):
+    for entry in sorted(report.twins, key=lambda entry: len(catching(entry))):
+        for name in catching(entry):
             if name not in leading:
-                rarest.setdefault(name, (entry.twin.name, len(_catching(entry))))
+                rarest.setdefault(name, (entry.twin.name, len(catching(entry))))
     return dict(sorted(rarest.items()))
-
-
-def _told(twins_by_scenario: dict[str, list[str]]) -> list[str]:
-    return [f"  {name}: {', '.join(twins)}" for name, twins in twins_by_scenario.items()]
-
-
-def matrix(report: SuiteReport) -> str:
-    """Scenario x twin as text: X caught by the named invariant, x by another, ? inconclusive, . not."""
-    names = list(dict.fromkeys(variant.scenario.name for variant in report.variants))
-    width = max(map(len, names), default=0)
-    lines = [f"{index:>3}  {entry.twin.name}" for index, entry in enumerate(report.twins, 1)]
-    lines += ["", "X caught by the named invariant, x by another, ? inconclusive, . passed", ""]
-    lines.append(" " * width + "".join(f"{index:>3}" for index in range(1, len(report.twins) + 1)))
-    for name in names:
-        lines.append(f"{name:<{width}}" + "".join(f"{_cell(entry, name):>3}" for entry in report.twins))
-    lines += ["", "the only scenario that catches a twin:"]
-    lines += _told(only_catchers(report))
-    lines += ["", "the first that catches a twin which others catch too:"]
-    lines += _told(first_of_several(report))
-    lines += ["", "catch only what another has caught before, with the rarest of it and how many catch that:"]
-    lines += [f"  {name}: {twin}, {count}" for name, (twin, count) in _rarest_of_the_others(report).items()]
-    idle = catches_nothing(report)
-    lines += ["", f"scenarios that catch nothing: {', '.join(idle) if idle else 'none'}", report.summary()]
-    return "\n".join(lines)
-
-
-def _cell(entry: TwinReport, scenario: str) -> str:
-    catches = [catch for catch in entry.catches if catch.variant.scenario.name == scenario]
-    if any(entry.twin.breaks in catch.broke for catch in catches):
-        return "X"
-    if any(catch.verdict is Verdict.FAIL for catch in catches):
-        return "x"
-    return "?" if catches else "."
-
-
-def markdown(report: SuiteReport) -> str:
-    lines = [
-        "# What it catches",
-        "",
-        "Written by `make docs` (`fencepost twins --markdown`): every twin is a copy of the reference queue with one",
-        "promise taken out; beside it the scenarios that catch it by the invariant it names, and the step at which",
-        "the first of them does.",
-        "",
-        "| twin | the promise taken out | invariant | caught by | step | stands for |",
-        "|---|---|---|---|---|---|",
-    ]
-    for entry in report.twins:
-        scenarios = _catching(entry)
-        step = entry.named_catches[0].step if entry.caught else "NOT CAUGHT"
-        lines.append(
-            f"| `{entry.twin.name}` | {entry.twin.sentence} | {entry.twin.breaks} | "
-            f"{', '.join(f'`{name}`' for name in scenarios)} | {step} | {entry.twin.stands_for or ''} |"
-        )
-    idle = catches_nothing(report)
-    lines += [
-        "",
-        f"Scenarios that catch no twin: {', '.join(f'`{name}`' for name in idle) if idle else 'none'}.",
-    ]
-    lines += ["", f"{report.summary()[0].upper()}{report.summary()[1:]}."]
-    return "\n".join(lines)
-
-
-def as_json(report: SuiteReport) -> dict[str, Any]:
-    return {
-        "clean": not report.unclean,
-        "not_run": list(report.not_run),
-        "unclean": [_catch_as_json(catch) for catch in report.unclean],
-        "all_caught": report.all_caught,
-        "catches_nothing": catches_nothing(report),
-        "twins": [
-            {
-                "name": entry.twin.name,
-                "sentence": entry.twin.sentence,
-                "breaks": entry.twin.breaks,
-                "stands_for": entry.twin.stands_for,
-                "caught": entry.caught,
-                "catches": [_catch_as_json(catch) for catch in entry.catches],
-            }
-            for entry in report.twins
-        ],
-    }
-
-
-def from_json(told: Mapping[str, Any], suite: TwinSuite, variants: Sequence[Variant]) -> SuiteReport:
-    """What `as_json` told of an earlier hunt with these scenarios; KeyError where twins or scenarios have changed."""
-    by_name = {variant.name: variant for variant in variants}
-    twins = {entry["name"]: entry for entry in told["twins"]}
-
-    def catches(entries: Sequence[Mapping[str, Any]]) -> list[Catch]:
-        return [
-            Catch(by_name[c["scenario"]], NOT_PASSED[c["verdict"]], tuple(c["broke"]), c["step"])
-            for c in entries
-        ]
-
-    return SuiteReport(
-        suite,
-        variants,
-        [TwinReport(twin, catches(twins[twin.name]["catches"])) for twin in suite.twins],
-        catches(told["unclean"]),
-        told["not_run"],
-    )
-
-
-def _catch_as_json(catch: Catch) -> dict[str, Any]:
-    return {
-        "scenario": catch.variant.name,
-        "verdict": catch.verdict.value,
-        "broke": list(catch.broke),
-        "step": catch.step,
-    }

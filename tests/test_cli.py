@@ -19,7 +19,8 @@ from fencepost.harness.adapter import Twin
 from fencepost.harness.cli import main
 from fencepost.harness.commands.options import console_for_text
 from fencepost.harness.trace import read_trace
-from fencepost.harness.twins import Catch, SuiteReport, TwinReport, TwinSuite
+from fencepost.harness.twin_json import as_json
+from fencepost.harness.twins import Asked, Catch, SuiteReport, TwinReport, TwinSuite, load_suites, variants_of
 from fencepost.harness.verdict import Verdict
 from fencepost.queue_impl.reference.adapter import ReferenceAdapter
 from fencepost.tests.fix_commands import (
@@ -117,7 +118,7 @@ def test_run_prints_one_json_object(tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     told = json.loads(done.out)
     assert (told["queue"], told["exit_code"]) == ("reference", 0)
-    assert told["counts"] == {"pass": 2, "fail": 0, "inconclusive": 0, "skipped": 1}
+    assert told["counts"] == {"pass": 2, "fail": 0, "inconclusive": 0, "known": 0, "skipped": 1}
     first, second, skipped = told["scenarios"]
     assert [first["name"], second["name"]] == ["late_fail[attempts_left]", "late_fail[last_attempt]"]
     assert (first["family"], first["verdict"], first["reasons"], first["runs"]) == (
@@ -145,9 +146,9 @@ def test_a_race_that_was_not_established_is_inconclusive(tmp_path: Path) -> None
 def twin_report(*, caught: bool) -> SuiteReport:
     """The hunt itself is tested in test_twins.py; this is what one came to."""
     twin = Twin("no_fence", "A write is not judged.", "fence", ReferenceAdapter("no_fence"), "x:no_fence")
-    variant = installed("late_complete_while_b_runs")
-    catches = [Catch(variant, Verdict.FAIL, ("fence",), 5)] if caught else []
-    return SuiteReport(TwinSuite("reference", (twin,)), [variant], [TwinReport(twin, catches)], [])
+    catches = [Catch(installed("late_complete_while_b_runs"), Verdict.FAIL, ("fence",), 5)] if caught else []
+    suite, twins = TwinSuite("reference", (twin,)), [TwinReport(twin, catches)]
+    return SuiteReport(suite, variants_of([]), twins, [])
 
 
 @pytest.mark.parametrize("caught", [True, False])
@@ -155,13 +156,14 @@ def test_twins_must_be_caught(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, caught: bool
 ) -> None:
     report = twin_report(caught=caught)
-    monkeypatch.setattr("fencepost.harness.commands.twins.load_suites", lambda: [report.suite])
+    monkeypatch.setattr("fencepost.harness.commands.twins.suites_of", lambda twins: [report.suite])
     monkeypatch.setattr("fencepost.harness.commands.twins.hunt_all", lambda *_, **__: [report])
     assert main(["twins"]) == (0 if caught else 1)
     shown = capsys.readouterr().out
     if caught:
         assert re.search(r"│ no_fence +│.*│ late_complete_while_b_runs +│ fence +│ 5 ", shown)
-        assert "1 of 1 twins caught by the invariant they name; queue 'reference' is clean in 1 sc" in shown
+        clean = f"queue 'reference' is clean in {len(report.variants)} scenarios"
+        assert f"1 of 1 twins caught by the invariant they name; {clean}" in shown
     else:
         assert re.search(r"│ no_fence +│.*│ NOT CAUGHT +│ fence should +│", shown)
         assert "0 of 1 twins caught by the invariant they name; SURVIVED: no_fence; queue 'ref" in shown
@@ -180,9 +182,7 @@ def test_twins_must_be_caught(
     assert main(["twins", "--from", str(earlier)]) == (0 if caught else 1)
     again = capsys.readouterr().out
     assert ("NOT CAUGHT" in again) is not caught
-    assert main(["twins", "late_complete_while_b_runs", "--from", str(earlier), "--json"]) == (
-        0 if caught else 1
-    )
+    assert main(["twins", "--from", str(earlier), "--json"]) == (0 if caught else 1)
     assert capsys.readouterr().out == found
 
 
@@ -192,7 +192,8 @@ def test_twins_must_be_caught(
         (None, r"--from .*earlier.json: No such file or directory\."),
         ("{", r"--from .*earlier.json: this is not what `fencepost twins --json` prints\."),
         ("[]", r"--from .*earlier.json: this is not what `fencepost twins --json` prints\."),
-        ('{"reference": {"twins": []}}', r"--from .*: it says nothing of '\w+', or it is of other twins"),
+        ("{}", r"--from .*earlier.json: this is not what `fencepost twins --json` prints\."),
+        ('{"reference": {"twins": []}}', r"--from .*earlier.json: this is not what .* prints\."),
     ],
 )
 def test_an_earlier_hunt_that_cannot_be_shown(
@@ -205,8 +206,107 @@ def test_an_earlier_hunt_that_cannot_be_shown(
     assert re.search(told, capsys.readouterr().err)
 
 
+def told_by(report: SuiteReport) -> dict[str, object]:
+    return {report.suite.original: as_json(report)}
+
+
+def full_report() -> SuiteReport:
+    """Every twin there is, with every scenario: three of them caught no_guard, one could not be run."""
+    (suite,) = load_suites()
+    catching = ("workers_clock_is_wrong", "lease_race", "late_complete_while_b_runs")
+    catches = [Catch(installed(name), Verdict.FAIL, ("fence",), 5) for name in catching]
+    twins = [TwinReport(twin, catches if twin.name == "no_guard" else []) for twin in suite.twins]
+    return SuiteReport(suite, variants_of([]), twins, [], not_run=["heartbeat_extends"])
+
+
+def test_an_earlier_hunt_is_shown_of_fewer_scenarios_and_twins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier = tmp_path / "full.json"
+    earlier.write_text(json.dumps(told_by(full_report())))
+    from_it = ["--from", str(earlier)]
+
+    assert main(["twins", *from_it]) == 1, "one twin of all was caught"
+    assert "SURVIVED" in capsys.readouterr().out
+    assert main(["twins", "lease_race", "--matrix", *from_it]) == 1, "most of the family catch nothing"
+    shown = capsys.readouterr().out
+    assert re.search(r"^late_complete_while_b_runs .* X", shown, re.MULTILINE)
+    assert "heartbeat_extends" not in shown
+    assert "not hunted with" not in shown, "by name, nothing is left out"
+
+    assert main(["twins", "lease_race", "--twin", "no_guard", "--json", *from_it]) == 0
+    shown = capsys.readouterr().out
+    told = json.loads(shown)["reference"]
+    assert told["asked"] == {"scenarios": ["lease_race"], "twins": ["no_guard"]}
+    (twin,) = told["twins"]
+    assert twin["name"] == "no_guard"
+    assert [c["scenario"] for c in twin["catches"]] == ["lease_race", "late_complete_while_b_runs"]
+    assert told["not_run"] == []
+    assert set(told["scenarios"]) == {variant.name for variant in variants_of(["lease_race"])}
+
+    told = complain(capsys, "twins", "--twin", "xyz", *from_it)
+    assert told.startswith("--twin xyz: "), "and not that the file is of others"
+
+    narrower = tmp_path / "narrower.json"
+    narrower.write_text(shown)
+    assert main(["twins", "--from", str(narrower), "--json"]) == 0, "of what was asked then"
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["heartbeat"], r"it is of other scenarios: it says nothing of '\w+(\[\w+\])?' and \d+ more"),
+        (["heartbeat_extends"], r"it is of other scenarios: it says nothing of 'heartbeat_extends'"),
+        (
+            ["--twin", "no_guard", "--twin", "delay_ignored"],
+            "it is of other twins: it says nothing of 'delay_ignored'",
+        ),
+    ],
+)
+def test_an_earlier_hunt_with_others_is_not_taken_for_these(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    full = full_report()
+    twins = [entry for entry in full.twins if entry.twin.name == "no_guard"]
+    asked = Asked(("lease_race",), ("no_guard",))
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(
+        json.dumps(told_by(replace(full, variants=variants_of(["lease_race"]), twins=twins, asked=asked)))
+    )
+    said = complain(capsys, "twins", *arguments, "--from", str(earlier))
+    assert re.fullmatch(rf"--from {earlier}: {told}\.", said)
+
+
+def test_an_earlier_hunt_before_a_scenario_was_added_or_renamed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = full_report()
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(json.dumps(told_by(replace(full, variants=full.variants[1:]))))
+    name = re.escape(full.variants[0].name)
+    told = complain(capsys, "twins", "--from", str(earlier))
+    assert re.fullmatch(rf"--from .*: it is of other scenarios: it says nothing of '{name}'\.", told)
+    earlier.write_text(json.dumps(told_by(replace(full, asked=Asked(("an_old_family",))))))
+    told = complain(capsys, "twins", "--from", str(earlier))
+    assert "it is of other scenarios or twins: No scenario or family is called 'an_old_family'" in told
+
+
+def test_only_the_twins_named_are_hunted_and_must_be_caught(tmp_path: Path) -> None:
+    hunt = ("twins", "late_fail", "--jobs", "1", "--json")
+    done = run_fencepost(*hunt, "--twin", "no_guard", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    (twin,) = json.loads(done.out)["reference"]["twins"]
+    assert (twin["name"], twin["caught"]) == ("no_guard", True)
+    done = run_fencepost(*hunt, "--twin", "no_guard", "--twin", "delay_ignored", cwd=tmp_path)
+    assert done.code == 1
+    caught = {twin["name"]: twin["caught"] for twin in json.loads(done.out)["reference"]["twins"]}
+    assert caught == {"no_guard": True, "delay_ignored": False}
+
+
 def test_what_was_not_run_on_the_queue_is_not_called_clean() -> None:
-    report = replace(twin_report(caught=True), not_run=["late_complete_while_b_runs"])
+    report = replace(twin_report(caught=True), variants=[installed("late_complete_while_b_runs")])
+    report = replace(report, not_run=["late_complete_while_b_runs"])
     assert report.summary().endswith("is clean in 0 scenarios; not run: late_complete_while_b_runs")
 
 
@@ -314,6 +414,11 @@ def complain(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ),
         ("list nope", r"No scenario or family is called 'nope'"),
         ("twins nope", r"No scenario or family is called 'nope'"),
+        ("twins --twin no_gard", r"--twin no_gard: there is no such twin; the nearest is 'no_guard'\."),
+        (
+            "twins lease_race --twin no_guard --twin xyz",
+            r"--twin xyz: there is no such twin; docs/what-it-catches\.md lists them all\.",
+        ),
         ("dance", r"argument COMMAND: invalid choice: 'dance' .*see `fencepost --help`\."),
         ("", r"the following arguments are required: COMMAND; see `fencepost --help`\."),
         ("race --fast", r"unrecognized arguments: --fast; see `fencepost --help`\."),

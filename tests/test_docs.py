@@ -32,6 +32,20 @@ def test_what_it_catches_lists_every_twin_with_its_invariant() -> None:
     )
 
 
+def test_how_often_findings_are_replayed_is_what_the_page_says() -> None:
+    page = (ROOT / "docs/adapters.md").read_text()
+    told = re.search(
+        r"replays every finding (\d+) times, the reference queue's (\d+) times,.*?(\d+) times",
+        page,
+        re.DOTALL,
+    )
+    test = (ROOT / "tests/test_adapters_findings.py").read_text()
+    done = re.search(r'"reference": (\d+)}.*"REPLAYS", "(\d+)"', test)
+    soak = re.search(r"REPLAYS=(\d+) .*test_adapters_findings", (ROOT / "Makefile").read_text())
+    assert told and done and soak
+    assert told.groups() == (done[2], done[1], soak[1])
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):

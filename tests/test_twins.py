@@ -13,18 +13,24 @@ from fencepost.harness.adapter import Twin
 from fencepost.harness.invariants import INVARIANTS
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.scenario import Variant, choose, installed_scenarios
-from fencepost.harness.twin_hunt import hunt_all, variants_of
+from fencepost.harness.twin_hunt import hunt_all
+from fencepost.harness.twin_pages import markdown, matrix, table
 from fencepost.harness.twins import (
     EXPECTATION,
+    SWARM,
+    Asked,
     Catch,
     SuiteReport,
     TwinReport,
     TwinSuite,
     catches_nothing,
     hunt,
+    is_as_it_should_be,
+    left_out_of,
     load_suites,
-    matrix,
     spread,
+    suites_of,
+    variants_of,
 )
 from fencepost.harness.verdict import Verdict
 
@@ -89,7 +95,128 @@ def test_any_number_of_processes_finds_the_same() -> None:
     assert [matrix(report) for report in one] == [matrix(report) for report in two]
     assert not one[0].all_caught, "one scenario does not catch the twins of all"
     assert "SURVIVED" in one[0].summary()
+    assert not is_as_it_should_be(one), "the twins were named, so each must be caught"
     assert catches_nothing(one[0]) == []
+
+
+def test_scenarios_named_alone_are_tried_on_every_twin_and_judged_by_what_they_catch() -> None:
+    names = ["late_complete_while_b_runs", "late_fail"]
+    (report,) = hunt_all(LabOptions(), names, jobs=1, thorough=False)
+    caught = {entry.twin.name: entry for entry in report.twins if entry.caught}
+    both = {catch.variant.scenario.name for catch in caught["no_guard"].named_catches}
+    assert both == set(names), "each is tried, though one would do to catch the twin"
+    assert is_as_it_should_be([report])
+    for_others = [twin.name for twin in TWINS if twin.name not in caught]
+    assert 0 < len(caught) < len(for_others)
+    assert f"; not for these scenarios: {', '.join(for_others)};" in report.summary()
+    assert "SURVIVED" not in report.summary()
+    assert table(report).row_count == len(caught)
+    assert set(re.findall(r"^\| `(\w+)` \|", markdown(report), re.MULTILINE)) == caught.keys()
+
+
+def named(caught_by: dict[str, list[str]], names: tuple[str, ...], **other: object) -> SuiteReport:
+    """Of the first twins: by twin, which of the named scenarios caught it."""
+    variants = variants_of(names)
+    first = {variant.scenario.name: variant for variant in reversed(variants)}
+    twins = [twin for twin in TWINS if twin.name in caught_by]
+    entries = [
+        TwinReport(
+            twin, [Catch(first[name], Verdict.FAIL, (twin.breaks,), 1) for name in caught_by[twin.name]]
+        )
+        for twin in twins
+    ]
+    report = SuiteReport(TwinSuite("reference", tuple(twins)), variants, entries, [], asked=Asked(names))
+    return replace(report, **other)
+
+
+HEARTBEAT = "heartbeat_extends"
+PAIR = ("late_fail", HEARTBEAT)
+
+
+@pytest.mark.parametrize(
+    ("report", "right"),
+    [
+        (
+            named(
+                {"no_guard": ["late_fail"], "heartbeat_without_effect": [HEARTBEAT], "delay_ignored": []},
+                PAIR,
+            ),
+            True,
+        ),
+        (named({"no_guard": ["late_fail", HEARTBEAT], "delay_ignored": []}, PAIR), True),
+        (named({"no_guard": ["late_fail"], "delay_ignored": []}, PAIR), False),
+        (named({"no_guard": [], "delay_ignored": []}, PAIR), False),
+        (named({"no_guard": ["late_fail"]}, PAIR, not_run=[HEARTBEAT]), True),
+        (
+            named({"no_guard": []}, PAIR, not_run=[v.name for v in variants_of(PAIR)]),
+            False,
+        ),
+        (
+            named(
+                {"no_guard": ["late_fail", HEARTBEAT]},
+                PAIR,
+                unclean=[Catch(variants_of(PAIR)[0], Verdict.INCONCLUSIVE, (), 1)],
+            ),
+            False,
+        ),
+        (named({}, PAIR), False),
+        (named({"no_guard": ["late_fail"]}, PAIR, asked=Asked(PAIR, ("no_guard",))), True),
+        (named({"no_guard": []}, PAIR, asked=Asked(PAIR, ("no_guard",))), False),
+        (named({"no_guard": ["late_fail"], "delay_ignored": []}, PAIR, asked=Asked()), False),
+    ],
+    ids=[
+        "each_catches_one",
+        "both_catch_the_same",
+        "one_catches_none",
+        "none_catches_any",
+        "one_cannot_run_here",
+        "none_can_run_here",
+        "the_queue_is_not_clean",
+        "there_are_no_twins",
+        "the_twin_named_is_caught",
+        "the_twin_named_survives",
+        "of_all_one_survives",
+    ],
+)
+def test_when_a_hunt_succeeds(report: SuiteReport, right: bool) -> None:
+    assert is_as_it_should_be([report]) is right
+
+
+def test_a_scenario_that_catches_none_of_one_queues_twins_may_catch_another_queues() -> None:
+    some = named({"no_guard": ["late_fail"]}, PAIR)
+    others = named({"heartbeat_without_effect": [HEARTBEAT]}, PAIR)
+    assert is_as_it_should_be([some, others])
+    assert not is_as_it_should_be([some, some])
+    assert "CATCH NO TWIN: heartbeat_extends" in some.summary()
+
+
+def test_nothing_hunted_is_no_success() -> None:
+    assert not is_as_it_should_be([])
+
+
+def test_only_the_twins_named_are_hunted() -> None:
+    (suite,) = suites_of(["no_guard", "delay_ignored"])
+    assert [twin.name for twin in suite.twins] == ["no_guard", "delay_ignored"]
+    assert suites_of([]) == load_suites()
+
+
+def test_what_is_not_hunted_with_is_said_with_its_reason() -> None:
+    left_out = left_out_of([])
+    assert left_out.keys() == {s.name for s in installed_scenarios() if s.family == SWARM}
+    assert left_out and left_out_of(["lease_race"]) == {} == left_out_of([SWARM])
+    assert {v.scenario.name for v in variants_of([])}.isdisjoint(left_out)
+    assert {v.scenario.name for v in variants_of([SWARM])} == left_out.keys()
+    assert named({"no_guard": []}, PAIR).left_out == {}
+    report = named({"no_guard": ["late_fail"]}, PAIR, asked=Asked())
+    for name, why in left_out.items():
+        assert f"\nnot hunted with: {name} ({why}; name it to do so)\n" in matrix(report)
+        assert f"\nNot hunted with: `{name}` ({why}).\n" in markdown(report)
+
+
+def test_what_was_not_run_neither_passed_nor_caught_nothing() -> None:
+    report = named({"no_guard": ["late_fail"]}, PAIR, not_run=[HEARTBEAT])
+    assert re.search(r"^heartbeat_extends +-$", matrix(report), re.MULTILINE)
+    assert catches_nothing(report) == []
 
 
 def test_the_matrix_says_which_scenario_leads_for_which_twin() -> None:
@@ -102,11 +229,18 @@ def test_the_matrix_says_which_scenario_leads_for_which_twin() -> None:
         return TwinReport(TWINS[number], catches)
 
     twins = [caught_by(0, alone), caught_by(1, first, second)]
-    told = matrix(SuiteReport(TwinSuite("reference", TWINS[:2]), [alone, first, second], twins, []))
+    report = SuiteReport(TwinSuite("reference", tuple(TWINS[:2])), [alone, first, second], twins, [])
+    told = matrix(report)
     assert f"the only scenario that catches a twin:\n  {names[0]}: {TWINS[0].name}\n" in told
     assert f"which others catch too:\n  {names[1]}: {TWINS[1].name}\n" in told
     assert f"how many catch that:\n  {names[2]}: {TWINS[1].name}, 2\n" in told
     assert "scenarios that catch nothing: none" in told
+    page = markdown(report)
+    assert "\nScenarios that catch no twin: none.\n" in page
+    heading = "## Scenarios that catch only what another has caught before\n"
+    assert page.partition(heading)[2].endswith(f"\n\n- `{names[2]}`: `{TWINS[1].name}`, 2")
+    without = replace(report, variants=[alone, first], twins=[twins[0], caught_by(1, first)])
+    assert markdown(without).partition(heading)[2].endswith("\n\nThere are none.")
 
 
 def test_spreading_loses_and_doubles_nothing() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fencepost.harness.bench import Run
 from fencepost.harness.commands.options import (
+    EXIT_PASS,
     add_lab_options,
     add_queue_option,
     add_trace_option,
@@ -26,60 +24,22 @@ from fencepost.harness.commands.options import (
     exit_code,
     lab_options,
 )
+from fencepost.harness.commands.run_tally import KNOWN, SKIPPED, Tally
 from fencepost.harness.errors import UsageError
+from fencepost.harness.known import OUTDATED, Baseline, KnownFailure, read_known
+from fencepost.harness.known_names import Nameable
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import LoadedQueue, load_queue
-from fencepost.harness.plugin import file_name
-from fencepost.harness.scenario import Variant, choose, installed_scenarios
-from fencepost.harness.trace.canonical import canonical_hash
-from fencepost.harness.trace.format import ensure_trace_dir, write_trace
+from fencepost.harness.scenario import choose, installed_scenarios
+from fencepost.harness.trace.format import ensure_trace_dir
 from fencepost.harness.verdict import Verdict
 
-COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.INCONCLUSIVE: "yellow"}
-
-
-@dataclass
-class Tally:
-    """All runs of one variant. The verdict is the worst of them; more than one hash is a failure too."""
-
-    variant: Variant
-    skipped: str | None = None
-    verdicts: Counter[Verdict] = field(default_factory=Counter)
-    reasons: list[str] = field(default_factory=list)
-    hashes: Counter[str] = field(default_factory=Counter)
-    classes: Counter[str] = field(default_factory=Counter)  # of a classified scenario's runs
-    elapsed_s: float = 0.0
-    trace: Path | None = None
-
-    def add(self, run: Run, directory: Path) -> None:
-        self.verdicts[run.judgement.verdict] += 1
-        self.hashes[canonical_hash(run.trace)] += 1
-        self.elapsed_s += run.elapsed_s
-        if self.trace is None or run.judgement.verdict is not Verdict.PASS:
-            self.trace = directory / f"{run.variant.scenario.family}-{file_name(run.variant.name)}.jsonl"
-            write_trace(run.trace, self.trace)
-            if run.control is not None:
-                write_trace(run.control.trace, self.trace.with_name(f"{self.trace.stem}.control.jsonl"))
-        if "class" in run.trace.end:
-            self.classes[run.trace.end["class"]] += 1
-        if run.judgement.reasons and not self.reasons:
-            self.reasons = list(run.judgement.reasons)
-
-    @property
-    def verdict(self) -> Verdict:
-        for verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
-            if self.verdicts[verdict]:
-                return verdict
-        if len(self.hashes) != 1:
-            return Verdict.INCONCLUSIVE
-        (verdict,) = self.verdicts
-        return verdict
-
-    def told_reasons(self) -> list[str]:
-        if len(self.hashes) > 1:
-            told = ", ".join(f"{digest[:12]} ({count} runs)" for digest, count in self.hashes.items())
-            return [*self.reasons, f"the runs' canonical traces disagree: {told}"]
-        return self.reasons
+COLOURS = {
+    Verdict.PASS.value: "green",
+    Verdict.FAIL.value: "red",
+    Verdict.INCONCLUSIVE.value: "yellow",
+    KNOWN: "cyan",
+}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -89,6 +49,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_lab_options(parser)
     add_trace_option(parser)
     parser.add_argument("--repeat", default=1, type=int, metavar="N", help="run each N times")
+    parser.add_argument(
+        "--known",
+        type=Path,
+        metavar="FILE",
+        help="a TOML file of known failures (docs/adapters.md): only new ones fail the run",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.set_defaults(perform=perform)
 
@@ -99,22 +65,46 @@ def perform(arguments: argparse.Namespace) -> int:
     scenarios = choose(installed_scenarios(), arguments.names)
     loaded = load_queue(arguments.queue)
     options = lab_options(arguments)
+    baseline = _known_failures(arguments.known)
     directory = ensure_trace_dir(arguments.trace_dir)
-    variants = [variant for scenario in scenarios for variant in scenario.variants()]
+    tallies = [Tally(variant) for scenario in scenarios for variant in scenario.variants()]
     with Lab(options) as lab:
-        tallies = _run_all(lab, loaded, variants, arguments.repeat, directory, quiet=arguments.json)
-    code = exit_code(tally.verdict for tally in tallies if tally.skipped is None)
+        _run_all(lab, loaded, tallies, arguments.repeat, directory, baseline, quiet=arguments.json)
+    code = _code(tallies)
     if arguments.json:
-        console_for_text().print(json.dumps(_as_json(loaded, tallies, code)))
+        console_for_text().print(json.dumps(_as_json(loaded, tallies, baseline.gone, code)))
     else:
-        _show(loaded, tallies, directory)
+        _show(loaded, tallies, baseline.gone, directory)
     return code
 
 
+def _known_failures(path: Path | None) -> Baseline:
+    if path is None:
+        return Baseline()
+    baseline = read_known(path)
+    nameable = Nameable()
+    nameable.add_installed()
+    nameable.check(baseline.known, Path.cwd())
+    return baseline
+
+
+def _code(tallies: Sequence[Tally]) -> int:
+    """Of what is news: where all that ran failed as was known, nothing is."""
+    ran = [tally for tally in tallies if tally.word != SKIPPED]
+    news = [tally.verdict for tally in ran if tally.word != KNOWN]
+    return exit_code(news) if news or not ran else EXIT_PASS
+
+
 def _run_all(
-    lab: Lab, loaded: LoadedQueue, variants: Sequence[Variant], repeat: int, directory: Path, *, quiet: bool
-) -> list[Tally]:
-    tallies = [Tally(variant) for variant in variants]
+    lab: Lab,
+    loaded: LoadedQueue,
+    tallies: Sequence[Tally],
+    repeat: int,
+    directory: Path,
+    baseline: Baseline,
+    *,
+    quiet: bool,
+) -> None:
     bench = lab.bench(loaded)
     progress = Progress(
         TextColumn("{task.description}"),
@@ -131,19 +121,18 @@ def _run_all(
             progress.update(task, description=f"{tally.variant.name:50}")
             lacking = bench.lacks(tally.variant)
             if lacking:
-                tally.skipped = lacking
+                tally.skip(lacking, baseline, loaded.names)
                 progress.advance(task, repeat)
                 continue
             for _ in range(repeat):
-                tally.add(lab.run(loaded, tally.variant), directory)
+                tally.add(lab.run(loaded, tally.variant), directory, baseline, loaded.names)
                 progress.advance(task)
-    return tallies
 
 
 def _counts(tallies: Sequence[Tally]) -> dict[str, int]:
-    counts = {verdict.value: 0 for verdict in Verdict} | {"skipped": 0}
+    counts = {verdict.value: 0 for verdict in Verdict} | {KNOWN: 0, SKIPPED: 0}
     for tally in tallies:
-        counts["skipped" if tally.skipped is not None else tally.verdict.value] += 1
+        counts[tally.word] += 1
     return counts
 
 
@@ -153,18 +142,22 @@ def wholly_skipped(tallies: Sequence[Tally]) -> list[str]:
     return [family for family in families if family not in ran]
 
 
-def _as_json(loaded: LoadedQueue, tallies: Sequence[Tally], code: int) -> dict[str, Any]:
+def _as_json(
+    loaded: LoadedQueue, tallies: Sequence[Tally], gone: Sequence[KnownFailure], code: int
+) -> dict[str, Any]:
     return {
         "queue": loaded.queue.name,
         "counts": _counts(tallies),
         "exit_code": code,
         "wholly_skipped_families": wholly_skipped(tallies),
+        "gone": [entry.as_json() for entry in gone],
         "scenarios": [
             {
                 "name": tally.variant.name,
                 "family": tally.variant.scenario.family,
-                "verdict": "skipped" if tally.skipped is not None else tally.verdict.value,
+                "verdict": tally.word,
                 "reasons": [tally.skipped] if tally.skipped is not None else tally.told_reasons(),
+                "known": [entry.as_json() for entry in tally.known],
                 "classes": dict(tally.classes),
                 "runs": sum(tally.verdicts.values()),
                 "canonical_hashes": sorted(tally.hashes),
@@ -176,22 +169,21 @@ def _as_json(loaded: LoadedQueue, tallies: Sequence[Tally], code: int) -> dict[s
     }
 
 
-def _show(loaded: LoadedQueue, tallies: Sequence[Tally], directory: Path) -> None:
+def _show(
+    loaded: LoadedQueue, tallies: Sequence[Tally], gone: Sequence[KnownFailure], directory: Path
+) -> None:
     console = console_for_tables()
     table = Table(title=f"queue {loaded.queue.name}", title_justify="left")
     for name in ("scenario", "verdict", "runs", "ms a run", "canonical trace"):
         table.add_column(name, justify="right" if name in ("runs", "ms a run") else "left", overflow="fold")
     for tally in tallies:
         if tally.skipped is not None:
-            table.add_row(
-                Text(tally.variant.name), Text("skipped", "dim"), "0", "", Text(tally.skipped, "dim")
-            )
+            table.add_row(Text(tally.variant.name), Text(SKIPPED, "dim"), "0", "", Text(tally.skipped, "dim"))
             continue
         runs = sum(tally.verdicts.values())
-        colour = COLOURS[tally.verdict]
         table.add_row(
             Text(tally.variant.name),
-            Text(" ".join([tally.verdict.value, *sorted(tally.classes)]), colour),
+            Text(" ".join([tally.word, *sorted(tally.classes)]), COLOURS[tally.word]),
             str(runs),
             f"{tally.elapsed_s * 1000 / runs:.1f}",
             ", ".join(digest[:12] for digest in sorted(tally.hashes)),
@@ -199,10 +191,20 @@ def _show(loaded: LoadedQueue, tallies: Sequence[Tally], directory: Path) -> Non
     console.print(table)
     for tally in tallies:
         if tally.skipped is None and tally.told_reasons():
-            console.print(Text(f"{tally.variant.name}: {tally.verdict.value}", COLOURS[tally.verdict]))
-            for reason in tally.told_reasons():
+            console.print(Text(f"{tally.variant.name}: {tally.word}", COLOURS[tally.word]))
+            for reason in _why(tally):
                 console.print(Text(f"  - {reason}"))
     for family in wholly_skipped(tallies):
         console.print(f"every scenario of the family {family} was skipped", style="yellow")
+    for entry in gone:
+        console.print(Text(f"gone: {entry}", "green"))
+    if gone:
+        console.print(Text(OUTDATED))
     told = ", ".join(f"{count} {name}" for name, count in _counts(tallies).items() if count)
     console.print(f"{told or 'nothing was run'}; traces in {directory}", markup=False)
+
+
+def _why(tally: Tally) -> list[str]:
+    if tally.word == KNOWN:
+        return [f"{entry.invariant} ({entry.reason})" for entry in tally.known]
+    return tally.told_reasons()
