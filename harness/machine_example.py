@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from fencepost.harness.adapter import LIVE_STATES, OPERATION_NEEDS, Capability, JobId, JobState, Observation
 from fencepost.harness.bench import Bench, Run
+from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.foretold import ForetoldRun, names_of
 from fencepost.harness.history import CallStatus
 from fencepost.harness.known import EXPECTATION
@@ -79,6 +80,10 @@ class ProvedNothing(AssertionError):
         self.run = run
 
 
+class CouldNotBegin(AssertionError):
+    """An example of which nothing could be played: the adapter or the server is at fault."""
+
+
 _FOUND: dict[str, type[Found]] = {}
 
 
@@ -123,6 +128,7 @@ class Example:
         self._has = self.bench.capabilities
         self._way = Way(self.start)
         self._is_played = False
+        self._could_begin = True
         self._over = False
         self._joined: set[str] = set()
         self._cut_off: set[str] = set()
@@ -144,10 +150,16 @@ class Example:
         self._way.go(chosen, held=bool(self._held), over=self._over, moved=before != self._stands)
 
     def _begin_to_play(self) -> None:
-        self._is_played = True
         self.tally.examples += 1
-        self._playing = ForetoldRun(self.bench, VARIANT)
+        try:
+            self._playing = ForetoldRun(self.bench, VARIANT)
+        except UsageError:
+            raise
+        except FencepostError as error:
+            self._could_begin = False
+            raise CouldNotBegin(str(error)) from error
         self._player = self._playing.player
+        self._is_played = True
         for action in self._way.passed:
             self._perform(action)
 
@@ -304,6 +316,8 @@ class Example:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
+        if not self._could_begin:
+            return
         if isinstance(sys.exc_info()[1], KeyboardInterrupt | SystemExit):
             self._abandon()
             return

@@ -17,7 +17,7 @@ from fencepost.harness.foretold import names_of
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import LoadedQueue
 from fencepost.harness.machine import machine_on
-from fencepost.harness.machine_example import VARIANT, Found, ProvedNothing
+from fencepost.harness.machine_example import VARIANT, CouldNotBegin, Found, ProvedNothing
 from fencepost.harness.machine_tally import Tally
 from fencepost.harness.pinning import pinned
 from fencepost.harness.scenario_text import scenario_text
@@ -75,6 +75,8 @@ def look(
             return Looked(tally, found=finding_of(shrunk, loaded.path, trace_path))
         except ProvedNothing as nothing:
             return Looked(tally, proved_nothing=finding_text(nothing.run, loaded.path, trace_path))
+        except CouldNotBegin as error:
+            return Looked(tally, proved_nothing=f"an example could not begin: {error}")
         except hypothesis.errors.Flaky as flaky:
             return Looked(tally, proved_nothing=_did_not_repeat(flaky))
     return Looked(tally)

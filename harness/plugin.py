@@ -27,15 +27,12 @@ from fencepost.harness.known_report import (
     KnownReport,
     expect_known,
     known_key,
-    machine_variant,
     nameable_key,
     note_for_known,
-    what_search_held,
 )
 from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
-from fencepost.harness.machine_report import PROPERTY as MACHINE_PROPERTY
-from fencepost.harness.machine_report import MachineReport
+from fencepost.harness.machine_report import PROFILE, MachineReport
 from fencepost.harness.network.base import ENGINES
 from fencepost.harness.postgres.choice import PROVIDER_HELP
 from fencepost.harness.postgres.connection_string import without_password
@@ -141,10 +138,11 @@ def _repeats(text: str) -> int:
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis looks for the profile it was given
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--hypothesis-profile", None) is not None:
-        from fencepost.harness.profiles import register_profiles
+    profile = config.getoption(PROFILE, None)
+    if profile is not None:
+        from fencepost.harness.machine_gate import check_profile
 
-        register_profiles()
+        check_profile(profile)
     config.addinivalue_line("markers", "scenario: a race replayed by fencepost")
     config.addinivalue_line("markers", "invariants: orders made up by Hypothesis; the gate of a CI run")
     config.addinivalue_line("markers", "exploration: many orders of statements tried by fencepost")
@@ -159,7 +157,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Agreement(config), "fencepost-agreement")
     config.pluginmanager.register(KnownReport(config.stash[known_key]), "fencepost-known")
     config.pluginmanager.register(ReportLink(), "fencepost-report")
-    config.pluginmanager.register(MachineReport(), "fencepost-invariants")
+    config.pluginmanager.register(MachineReport(config), "fencepost-invariants")
 
 
 def _known_failures(config: pytest.Config) -> Baseline:
@@ -351,6 +349,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not ours:
         return
     try:
+        if any(item.get_closest_marker("invariants") for item in session.items):
+            from fencepost.harness.machine_gate import check_gate
+
+            check_gate(session.config)
         lab_of(session)
         if not session.testsfailed:  # a file that could not be collected may hold what an entry names
             _check_known_names(session.config)
@@ -382,40 +384,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def look_for_violations(request: pytest.FixtureRequest) -> Callable[[int], Looked]:
     """Runs one part of the state machine on the queue under test, by the profile and the seed that were given."""
     from fencepost.harness.machine_example import NAME
-    from fencepost.harness.machine_run import look
-    from fencepost.harness.profiles import profile_named, seed_of, settings_of
-
-    option = request.config.getoption
-    known = request.config.stash[known_key]
-    variant = machine_variant(request.node)
-    profile_name = option("--hypothesis-profile", None)
-    profile = profile_named(profile_name)
+    from fencepost.harness.machine_gate import look_in_part
 
     def run(part: int) -> Looked:
-        loaded, lab = lab_of(request.session).queue_and_lab()
-        seed = seed_of(profile, option("--hypothesis-seed", None), part)
-        queue = loaded.queue.name
-        looked = look(
-            lab,
-            loaded,
-            settings_of(profile, request.config.rootpath),
-            seed,
-            trace_path=lab_of(request.session).trace_dir / f"{NAME}-{file_name(queue)}-{part}.jsonl",
-            known=[entry.invariant for entry in known.speaking_of(variant, loaded.names)],
-        )
-        told = (
-            f"{NAME} on queue '{queue}', part {part}, profile {profile_name or 'quick'}, seed {seed - part}"
-        )
-        request.node.user_properties.append((MACHINE_PROPERTY, f"{told}: {looked.tally}"))
-        missing = looked.tally.missing(lab.bench(loaded))
-        through = looked.found is None and looked.proved_nothing is None
-        if known.known:
-            held = what_search_held(looked.tally) if through and not missing else frozenset()
-            parts = request.config.stash[nameable_key].variants.get(NAME, ())
-            note_for_known(request.node, Ran(variant, frozenset({variant, *parts}), loaded.names, held))
-        if through and missing:
-            pytest.fail(f"{told} proved nothing: {'; '.join(missing)}", pytrace=False)
-        return looked
+        session_lab = lab_of(request.session)
+        loaded, lab = session_lab.queue_and_lab()
+        trace_path = session_lab.trace_dir / f"{NAME}-{file_name(loaded.queue.name)}-{part}.jsonl"
+        return look_in_part(request.node, part, loaded, lab, trace_path)
 
     return run
 

@@ -6,10 +6,6 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-import hypothesis
-from hypothesis import Phase, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
-
 from fencepost.harness.errors import UsageError
 
 EXAMPLES = Path(".fencepost/examples")
@@ -34,22 +30,6 @@ PROFILES = {
 }
 DEFAULT = "quick"
 
-SETTINGS = settings(
-    phases=[Phase.reuse, Phase.generate],  # shrinking is ours: `shrink_schedule.py`
-    deadline=None,  # every step has a deadline of its own, and an example with a crash takes a second
-    report_multiple_bugs=False,  # the first finding is shrunk and shown; the others are there after it is mended
-    print_blob=False,  # the schedule is what replays it, on any version
-)
-
-
-def register_profiles() -> None:
-    """So that Hypothesis knows the names; what they mean here stands in `PROFILES`."""
-    for name, profile in PROFILES.items():
-        try:
-            settings.get_profile(name)
-        except hypothesis.errors.InvalidArgument:
-            settings.register_profile(name, parent=SETTINGS, max_examples=profile.examples)
-
 
 def profile_named(name: str | None) -> Profile:
     if name is None:
@@ -59,18 +39,10 @@ def profile_named(name: str | None) -> Profile:
     return PROFILES[name]
 
 
-def settings_of(profile: Profile, root: Path) -> settings:
-    return settings(
-        SETTINGS,
-        max_examples=profile.examples,
-        stateful_step_count=profile.steps,
-        database=DirectoryBasedExampleDatabase(root / EXAMPLES),
-        suppress_health_check=(),
-    )
-
-
-def seed_of(profile: Profile, given: str | None, part: int) -> int:
-    """The one given, the profile's own, or a new one; another for each part."""
-    if given is not None:
-        return int(given) + part
-    return (profile.seed if profile.seed is not None else secrets.randbelow(2**32)) + part
+def base_seed(profile: Profile, given: str | None) -> int:
+    """The one given, the profile's own, or a new one. Part n searches with the n-th after it."""
+    if given is None:
+        return profile.seed if profile.seed is not None else secrets.randbelow(2**32)
+    if not given.isascii() or not given.isdigit():
+        raise UsageError(f"--hypothesis-seed {given}: the state machine takes a whole number from 0 on.")
+    return int(given)

@@ -14,7 +14,8 @@ from fencepost.harness.adapter import Twin
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
 from fencepost.harness.machine_run import look
-from fencepost.harness.profiles import PROFILES, SETTINGS, seed_of
+from fencepost.harness.machine_settings import SETTINGS
+from fencepost.harness.profiles import PROFILES, base_seed
 from fencepost.harness.replay import replay_of
 from fencepost.harness.scenario import Variant, installed_scenarios
 from fencepost.harness.schedule import parse_schedule
@@ -52,7 +53,7 @@ def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin) -> None:
     loaded = load_queue(twin.path)
     looked_at = 0
     for part in PARTS:
-        looked = look(lab, loaded, settings, seed_of(ci, None, part), wanted=twin.breaks)
+        looked = look(lab, loaded, settings, base_seed(ci, None) + part, wanted=twin.breaks)
         if looked.found is not None:
             break
         looked_at += looked.tally.examples

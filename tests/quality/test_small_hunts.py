@@ -12,7 +12,7 @@ import pytest
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
 from fencepost.harness.machine_run import finding_text, look
-from fencepost.harness.profiles import SETTINGS
+from fencepost.harness.machine_settings import SETTINGS
 from fencepost.harness.replay import replay_of
 from fencepost.harness.schedule import parse_schedule
 from fencepost.harness.verdict import Verdict
