@@ -60,12 +60,12 @@ def _raise(error: BaseException) -> Instead:
     return raising
 
 
-def _sleep_in_the_server(seat: ActorSeat, worker: ReferenceWorker, *arguments: Any) -> Any:
+def _sleep_in_the_server(seat: ActorSeat, worker: ReferenceWorker, *arguments: Any, **options: Any) -> Any:
     seat.checkpoint("before_lock")
     worker._connection.execute("SELECT pg_sleep(%s)", (NEVER_S,))
 
 
-def _wait_in_the_worker(seat: ActorSeat, worker: ReferenceWorker, *arguments: Any) -> Any:
+def _wait_in_the_worker(seat: ActorSeat, worker: ReferenceWorker, *arguments: Any, **options: Any) -> Any:
     threading.Event().wait(NEVER_S)
 
 
@@ -80,7 +80,7 @@ def _claim_once(seat: ActorSeat, worker: ReferenceWorker, *arguments: Any, **nam
     return worker.claim(**named) if seat.name in (ODD_ACTOR, DRAINER) else None
 
 
-def _tell_own_time(seat: ActorSeat, worker: ReferenceWorker, claim: Claim) -> Answer:
+def _tell_own_time(seat: ActorSeat, worker: ReferenceWorker, claim: Claim, **options: Any) -> Answer:
     return Answer.refused(str(time.time_ns() // 1000))
 
 
@@ -101,7 +101,7 @@ tells_its_password = OddQueue(
         )
     ),
 )
-returns_wrong_type = OddQueue("returns_wrong_type", complete=lambda seat, worker, claim: True)
+returns_wrong_type = OddQueue("returns_wrong_type", complete=lambda seat, worker, claim, **options: True)
 exits = OddQueue("exits", complete=_raise(SystemExit(3)))
 lacks_heartbeat = OddQueue("lacks_heartbeat", heartbeat=None)
 sleeps_in_the_server = OddQueue("sleeps_in_the_server", complete=_sleep_in_the_server)

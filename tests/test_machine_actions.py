@@ -35,7 +35,8 @@ def test_actions_are_as_likely_as_it_says(theme: str) -> None:
 def test_what_is_drawn_does_not_depend_on_what_the_queue_did() -> None:
     """Or a queue that is not the same twice makes Hypothesis give up, instead of being told of."""
     drawing = inspect.getsource(QueueMachine.act)
-    assert drawing.rindex("data.draw") < drawing.index("self._held")
+    assert drawing.rindex("data.draw") < drawing.index("self._do(")
+    assert "self._held" not in drawing and "self._playing" not in drawing
     members = {**vars(Example), **vars(QueueMachine)}
     methods = [member for name, member in members.items() if callable(member) and name != "act"]
     assert not [method for method in methods if "draw(" in _source(method)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fencepost.harness.adapter import (
@@ -57,23 +58,26 @@ class TerminalAbsorbing(Invariant):
         if now is None:
             # Queues may delete what is finished, with its ledger entries; they may not add to it.
             grown = any(entry not in finished.ledger for entry in ledger)
-            return self._ledger_changed(step, then) if grown else None
-        if now is not then:
-            if now.state is not then.state:
-                return self.violation(step, job, f"it was {then.state} and became {now.state}")
-            for name, old, new in (
-                ("token", then.token, now.token),
-                ("attempts", then.attempts, now.attempts),
-                ("holder", then.holder, now.holder),
-                ("next run", then.next_run_at_us, now.next_run_at_us),
-                ("result", then.result, now.result),
-            ):
-                if old != new:
-                    return self.violation(step, job, f"it was {then.state} and its {name} changed")
-        return None if ledger == finished.ledger else self._ledger_changed(step, then)
+            return self._changed(step, then, ["its ledger entries"]) if grown else None
+        if now.state is not then.state:
+            return self.violation(step, job, f"it was {then.state} and became {now.state}")
+        changed = [f"its {name}" for name, old, new in _compared(then, now) if old != new]
+        if ledger != finished.ledger:
+            changed.append("its ledger entries")
+        return self._changed(step, then, changed) if changed else None
 
-    def _ledger_changed(self, step: Step, then: JobView) -> Violation:
-        return self.violation(step, then.job, f"it was {then.state} and its ledger entries changed")
+    def _changed(self, step: Step, then: JobView, what: list[str]) -> Violation:
+        return self.violation(step, then.job, f"it was {then.state} and {' and '.join(what)} changed")
+
+
+def _compared(then: JobView, now: JobView) -> Iterator[tuple[str, object, object]]:
+    if then is now:
+        return
+    yield "token", then.token, now.token
+    yield "attempts", then.attempts, now.attempts
+    yield "holder", then.holder, now.holder
+    yield "next run", then.next_run_at_us, now.next_run_at_us
+    yield "result", then.result, now.result
 
 
 class NoLostJob(FollowsMovers):
