@@ -57,6 +57,8 @@ SHORT_WAIT_S = 10.0
 NEAR_ITS_END_S = 7.0
 SHORT_LEASE_S = 4.0
 """Longer than the rest of an example takes, also on a busy machine, and short enough to leave a lease near its end."""
+JUST_OVER_S = 1.0
+"""A moment that has just come is treated as one that is about to: between the two lies nothing but real time."""
 ODD_AT_MOST = 1
 """In an example that has any: a job that fails thirteen times takes more steps than all the rest."""
 FAILURES = 13
@@ -133,6 +135,8 @@ class Example:
         self._joined: set[str] = set()
         self._cut_off: set[str] = set()
         """Whose connection is gone, under a call that is still held."""
+        self._ahead: set[tuple[JobId, int]] = set()
+        """The ends of leases and of waits that were seen to come, and that the clock was not put past."""
         self._theme = ""
         self._odd_left = ODD_AT_MOST
         self._died = False
@@ -290,21 +294,45 @@ class Example:
             )
 
     def _play(self, step: Step) -> None:
+        if isinstance(step, ClockPast) and not step.offset_s:
+            self._put_past(self._moment_of(step.target))
         self._take(step)
         for number, job in enumerate(self._player.jobs, 1):
-            if not self._over and self._comes_due_soon(job):
+            if not self._over and self._comes_due_about_now(job):
+                self._put_past(self._due_at(job))
                 self._take(ClockPast(JobRef(number)))
 
-    def _comes_due_soon(self, job: JobId) -> bool:
-        """So soon that real time would decide who gets the job: no example would replay."""
+    def _comes_due_about_now(self, job: JobId) -> bool:
+        """So near that real time would decide who gets the job: no example would replay."""
+        if Capability.CLOCK not in self._has:
+            return False
+        for moment in self._due_at(job):
+            left_s = (moment[1] - self._rows.at_us) / 1e6
+            if left_s >= 0:
+                self._ahead.add(moment)
+            leased = self._rows.by_job[job].state is JobState.LEASED
+            return moment in self._ahead and -JUST_OVER_S <= left_s < (
+                SHORT_LEASE_S if leased else SHORT_WAIT_S
+            )
+        return False
+
+    def _put_past(self, moments: list[tuple[JobId, int]]) -> None:
+        for _, moment_us in moments:
+            self._ahead = {(job, ahead_us) for job, ahead_us in self._ahead if ahead_us > moment_us}
+
+    def _moment_of(self, target: str | ClaimRef | JobRef) -> list[tuple[JobId, int]]:
+        if isinstance(target, JobRef):
+            return self._due_at(self._player.jobs[target.number - 1])
+        number = self._player.latest_of(target) if isinstance(target, str) else target.number
+        return [] if number is None else self._due_at(self._player.claims[number - 1].job)
+
+    def _due_at(self, job: JobId) -> list[tuple[JobId, int]]:
+        """When it can be taken, if it cannot be yet or could not be until now."""
         view = self._rows.by_job.get(job)
-        if view is None or view.state not in LIVE_STATES or Capability.CLOCK not in self._has:
-            return False
-        leased = view.state is JobState.LEASED
-        moment_us = view.lease_until_us if leased else view.next_run_at_us
-        if moment_us is None:
-            return False
-        return 0 <= (moment_us - self._rows.at_us) / 1e6 < (SHORT_LEASE_S if leased else SHORT_WAIT_S)
+        if view is None or view.state not in LIVE_STATES:
+            return []
+        moment_us = view.lease_until_us if view.state is JobState.LEASED else view.next_run_at_us
+        return [] if moment_us is None else [(job, moment_us)]
 
     def _take(self, step: Step) -> None:
         if self._over:
