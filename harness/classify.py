@@ -109,6 +109,7 @@ class LeaseBook:
     late_writes: set[tuple[str, str]] = field(default_factory=set)
     _leases: dict[JobId, list[_Lease]] = field(default_factory=dict)
     _completed: dict[JobId, str] = field(default_factory=dict)  # by its rightful holder: who
+    _copy_of: dict[JobId, JobId] = field(default_factory=dict)  # a retry that is a job of its own: of which
 
     def read(self, step: Step) -> Iterator[Finding]:
         """What this step shows. To be called for every step, in order, and read to the end."""
@@ -129,7 +130,12 @@ class LeaseBook:
 
     def _write(self, step: Step, operation: str) -> Iterator[Finding]:
         assert step.call is not None
-        for claim, reply in answers(step):
+        answered = list(answers(step))
+        copies = (
+            self._new_jobs(step) if len(answered) == 1 else []
+        )  # of a batch: nobody can tell of which job
+        for claim, reply in answered:
+            self._copy_of.update(dict.fromkeys(copies, claim.job))
             lease = self._lease_of(claim)
             if lease is None or lease.settled or lease.beside:
                 continue
@@ -137,7 +143,11 @@ class LeaseBook:
                 yield from self._rightful_write(step, operation, lease, reply.outcome)
             else:
                 self.late_writes.add((step.call.actor, operation))
-                yield _late(step, operation, lease, reply.outcome)
+                yield _late(step, operation, lease, reply.outcome, copies)
+
+    def _new_jobs(self, step: Step) -> list[JobId]:
+        known = {**step.before.by_job, **self._leases}
+        return [view.job for view in step.after.jobs if view.job not in known]
 
     def _rightful_write(
         self, step: Step, operation: str, lease: _Lease, outcome: Outcome
@@ -177,17 +187,21 @@ class LeaseBook:
     def _given(self, step: Step, claim: Claim, now_us: int) -> Iterator[Finding]:
         assert step.call is not None
         leases = self._leases.setdefault(claim.job, [])
-        held = [lease for lease in leases if lease.live(now_us)]
+        original = self._copy_of.get(claim.job)
+        counted_on = [*(self._leases.get(original, ()) if original is not None else ()), *leases]
+        held = [lease for lease in counted_on if lease.live(now_us)]
         fresh = _Lease(claim, step.call.actor, _until_us(step, claim), beside=bool(held))
         for lease in leases:
             lease.superseded = lease.superseded or not lease.live(now_us)
         leases.append(fresh)
+        it = "it" if original is None else f"its copy, job {claim.job},"
+        job = claim.job if original is None else original
         if held:
-            message = f"{fresh.actor} began to execute it beside {held[-1].actor}, whose lease is live"
-            yield Finding(Class.CORRUPTED, step.number, claim.job, message)
-        elif claim.job in self._completed:
-            message = f"{fresh.actor} began to execute it after {self._completed[claim.job]} had completed it"
-            yield Finding(Class.CORRUPTED, step.number, claim.job, message)
+            message = f"{fresh.actor} began to execute {it} beside {held[-1].actor}, whose lease is live"
+            yield Finding(Class.CORRUPTED, step.number, job, message)
+        elif job in self._completed:
+            message = f"{fresh.actor} began to execute {it} after {self._completed[job]} had completed it"
+            yield Finding(Class.CORRUPTED, step.number, job, message)
 
     # -- ends ---------------------------------------------------------------------------------------------
 
@@ -222,9 +236,12 @@ def _until_us(step: Step, claim: Claim) -> int:
     return step.call.started_us + int(step.call.arguments.get("ttl_s", 0.0) * US_PER_S)
 
 
-def _late(step: Step, operation: str, lease: _Lease, outcome: Outcome) -> Finding:
+def _late(step: Step, operation: str, lease: _Lease, outcome: Outcome, copies: Sequence[JobId]) -> Finding:
     job = lease.claim.job
     told = f"{lease.actor}'s {operation} came under a lease it had lost"
+    if copies:
+        made = ", ".join(f"job {copy}" for copy in copies)
+        return Finding(Class.ACCEPTED, step.number, job, f"{told}, and counted: it made {made}")
     if _rows_of(step.before, job) != _rows_of(step.after, job):
         return Finding(Class.ACCEPTED, step.number, job, f"{told}, and counted: {_change(step, job)}")
     if outcome is Outcome.REFUSED:

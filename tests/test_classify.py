@@ -110,6 +110,46 @@ def test_a_second_execution_beside_a_live_holder_is_corruption() -> None:
     assert message_of(history) == "C began to execute it beside B, whose lease is live"
 
 
+def copied_by_a_late_failure() -> tuple[History, Claim]:
+    """A queue that makes a retry a job of its own: A's late failure made job 2 of job 1, which B has."""
+    history, stale, fresh = lost_to_b()
+    history.put("2")
+    history.do("A", "fail", stale, reply=STALE)
+    return history, fresh
+
+
+def test_a_late_failure_that_made_a_new_job_counted() -> None:
+    history, _ = copied_by_a_late_failure()
+    assert kind_of(history) is Class.ACCEPTED
+    assert message_of(history).endswith("under a lease it had lost, and counted: it made job 2")
+
+
+def test_a_copy_that_runs_beside_the_holder_of_its_original_is_corruption() -> None:
+    history, _ = copied_by_a_late_failure()
+    history.claim("C", "2")
+    assert kind_of(history) is Class.CORRUPTED
+    assert message_of(history) == "C began to execute its copy, job 2, beside B, whose lease is live"
+
+
+def test_a_copy_that_runs_after_its_original_was_completed_is_corruption() -> None:
+    history, fresh = copied_by_a_late_failure()
+    history.complete("B", fresh)
+    history.claim("C", "2")
+    assert kind_of(history) is Class.CORRUPTED
+    assert message_of(history) == "C began to execute its copy, job 2, after B had completed it"
+
+
+def test_the_copy_a_rightful_failure_makes_is_a_retry() -> None:
+    history = History(tokens=False)
+    history.enqueue()
+    claim = history.claim("A")
+    history.put("1", state=JobState.FAILED, holder=None, lease_until_us=None)
+    history.put("2")
+    history.do("A", "fail", claim, reply=ACCEPTED)
+    history.claim("B", "2")
+    assert kind_of(history) is None
+
+
 def test_who_came_beside_a_live_holder_does_not_make_its_write_late() -> None:
     history, stale, fresh = lost_to_b()
     history.fail("A", stale)
