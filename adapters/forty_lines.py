@@ -28,7 +28,8 @@ class Worker:
         return str(row[0])
 
     def claim(self, ttl_s):
-        row = self.db.execute(CLAIM, (self.name, ttl_s)).fetchone()
+        with self.db.transaction():
+            row = self.db.execute(CLAIM, (self.name, ttl_s)).fetchone()
         return Claim(str(row[0]), token=row[1]) if row else None
 
     def complete(self, claim, result=None):
@@ -55,7 +56,7 @@ class Worker:
 
 class FortyLines:
     name = "forty_lines"
-    capabilities = frozenset({Capability.FENCING, Capability.CLOCK})
+    capabilities = frozenset({Capability.FENCING, Capability.CONSECUTIVE_TOKENS, Capability.CLOCK})
 
     def install(self, dsn):
         with psycopg.connect(dsn) as db:

@@ -65,6 +65,7 @@ CAPABILITIES = frozenset(
         Capability.HEARTBEAT,
         Capability.DELAY,
         Capability.PRIORITY,
+        Capability.MAX_ATTEMPTS,
         Capability.CLOCK,
         Capability.EXPIRE,
         Capability.WARM_WORKERS,

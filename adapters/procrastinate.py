@@ -59,6 +59,7 @@ CAPABILITIES = frozenset(
         Capability.REAP_SNAPSHOT,
         Capability.DEFERRED_RECLAIM,
         Capability.PRIORITY,
+        Capability.MAX_ATTEMPTS,
         Capability.CLOCK,
         Capability.EXPIRE,
         Capability.WARM_WORKERS,

@@ -27,13 +27,21 @@ class Capability(StrEnum):
     """What a queue can do, or lets the harness do. A scenario that needs more is skipped and says so."""
 
     FENCING = "FENCING"  # a claim carries a token, and a write under an old one is refused
+    CONSECUTIVE_TOKENS = (
+        "CONSECUTIVE_TOKENS"  # each claim's token is the job's last one plus one; else they only grow
+    )
+    REPEATS = "REPEATS"  # a complete or fail asked again under its own claim is answered as before
     HEARTBEAT = "HEARTBEAT"  # a lease can be extended
     BACKGROUND_HEARTBEAT = "BACKGROUND_HEARTBEAT"  # heartbeats by themselves, from a thread, while a job runs
     LEDGER = "LEDGER"  # accepted completions are recorded in a ledger that `observe` shows
-    RETRY = "RETRY"  # a failed attempt is tried again, up to `max_attempts`
+    MAX_ATTEMPTS = "MAX_ATTEMPTS"  # `enqueue` takes `max_attempts`: what failed so often is not tried again
+    RETRY = "RETRY"  # MAX_ATTEMPTS, and each claim is an attempt, also one whose lease was lost
     BACKOFF = "BACKOFF"  # the wait before a retry grows with every failure, up to a cap
     DELAY = "DELAY"  # a job can be enqueued for later
     PRIORITY = "PRIORITY"  # a job with a higher priority is claimed first
+    OLDEST_FIRST = (
+        "OLDEST_FIRST"  # within a priority, what has been claimable for the longest is claimed first
+    )
     DEAD_LETTER = "DEAD_LETTER"  # a job out of attempts ends in `failed` and stays there
     IDEMPOTENCY_KEY = "IDEMPOTENCY_KEY"  # enqueue takes a key, one job per key
     REAPER = "REAPER"  # `reap` recovers expired leases

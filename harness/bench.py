@@ -137,7 +137,7 @@ class Bench:
 
     def lacks(self, variant: Variant) -> str | None:
         """What is missing here for this scenario, in words; None where nothing is."""
-        lacking = variant.scenario.requires - self.capabilities
+        lacking = variant.requires - self.capabilities
         if lacking - self.queue.capabilities:
             return f"queue '{self.queue.name}' lacks {', '.join(sorted(lacking - self.queue.capabilities))}"
         if lacking:

@@ -38,6 +38,7 @@ FAILURES_UNTIL_CAPPED = 12
 class KnownJob:
     """What rows do not show of a job."""
 
+    claim: Claim | None = None  # the last one that somebody was given
     priority: int | None = None  # None: not known, since the answer of the enqueue that made it has not come
     payload: Json = None
     maybe_settled: set[tuple[int | None, str]] = field(default_factory=set)  # by writes whose answer was lost
@@ -202,8 +203,7 @@ class Model:
             wrong.append(
                 f"{_who(call)} got job {claim.job} under token {claim.token}, it shows {_shown(now)}"
             )
-        if Capability.FENCING in self._has and was.token is not None and claim.token != was.token + 1:
-            wrong.append(f"job {claim.job} had token {was.token}, the next claim got {claim.token}")
+        wrong += self._wrong_token(claim, was)
         counts = Capability.RETRY in self._has and was.attempts is not None
         if counts and now.attempts != (was.attempts or 0) + 1:
             wrong.append(
@@ -211,8 +211,15 @@ class Model:
             )
         return wrong + _lease_length(call, claim.job, now, before, after)
 
+    def _wrong_token(self, claim: Claim, was: JobView) -> Iterable[str]:
+        if Capability.FENCING not in self._has or was.token is None or claim.token is None:
+            return
+        consecutive = Capability.CONSECUTIVE_TOKENS in self._has
+        if claim.token != was.token + 1 if consecutive else claim.token <= was.token:
+            yield f"job {claim.job} had token {was.token}, the next claim got {claim.token}"
+
     def _out_of_order(self, call: Call, taken: Sequence[JobView], left: Sequence[JobView]) -> list[str]:
-        """Highest priority first, and within it what has been claimable for the longest."""
+        """Highest priority first, and on a queue with OLDEST_FIRST what has been claimable for the longest."""
         for got in taken:
             for other in left:
                 if None in (self._of(got.job).priority, self._of(other.job).priority):
@@ -222,8 +229,11 @@ class Model:
         return []
 
     def _rank(self, view: JobView) -> tuple[int, int]:
+        urgency = -(self._of(view.job).priority or 0)
+        if Capability.OLDEST_FIRST not in self._has:
+            return (urgency, 0)
         moment_us = view.lease_until_us if view.state is JobState.LEASED else view.next_run_at_us
-        return (-(self._of(view.job).priority or 0), moment_us or 0)
+        return (urgency, moment_us or 0)
 
     def _write(
         self, call: Call, claim: Claim, reply: Reply, before: Observation, after: Observation
@@ -239,6 +249,8 @@ class Model:
             ]
         if told != "accepted":
             return _changed_one(before, after, claim.job)
+        if Capability.FENCING not in self._has and not self._is_rightful(claim, before, after):
+            return []  # what became of it, harness/classify.py says
         if now is None:
             return []  # a queue may delete what is over; no_lost_job speaks of that
         match verb:
@@ -261,6 +273,9 @@ class Model:
         verb = call.operation.removesuffix("_batch")
         view = before.by_job.get(claim.job)
         known = self._known.get(claim.job)
+        if Capability.FENCING not in self._has:
+            rightful = self._is_rightful(claim, before, after)
+            return {"accepted"} if rightful else {"accepted", "accepted before", "refused"}
         if known is not None and (claim.token, verb) in known.maybe_settled:
             return {"accepted before", "accepted", "refused"}  # the search for an explanation knows more
         if (
@@ -274,11 +289,7 @@ class Model:
             and known.settled == (claim.token, verb)
             and (view is None or (view.state is not JobState.LEASED and view.token == claim.token))
         ):
-            return (
-                {"accepted before"}
-                if Capability.FENCING in self._has
-                else {"accepted before", "refused", "accepted"}
-            )
+            return {"accepted before"} if Capability.REPEATS in self._has else {"accepted before", "refused"}
         if view is None or view.state is not JobState.LEASED or view.token != claim.token:
             return {"refused"}
         answers: set[str] = set()
@@ -290,6 +301,14 @@ class Model:
         if verb == "heartbeat" and until_us is not None and before.at_us + _ttl_us(call) < until_us:
             answers.add("refused")  # it would end the lease sooner than was promised
         return answers
+
+    def _is_rightful(self, claim: Claim, before: Observation, after: Observation) -> bool:
+        """Without tokens: whether it is sure that nobody was given the job since, and that the lease is live."""
+        view, known = before.by_job.get(claim.job), self._known.get(claim.job)
+        if view is None or view.state is not JobState.LEASED or known is None or known.claim is not claim:
+            return False
+        until_us = view.lease_until_us if view.lease_until_us is not None else claim.lease_until_us
+        return until_us is not None and until_us > after.at_us
 
     def _is_being_answered(self, call: Call, claim: Claim, verb: str) -> bool:
         """Whether another has written the same under the same claim, and its answer has not come."""
@@ -394,7 +413,8 @@ class Model:
         ends = last and Capability.DEAD_LETTER in self._has
         if (now.state is JobState.FAILED) is not ends or (not ends and now.state not in WAITING):
             return [f"job {was.job} was recovered from {_shown(was)} and shows {_shown(now)}"]
-        if now.attempts != was.attempts or now.token != was.token:
+        spent = Capability.RETRY in self._has and now.attempts != was.attempts
+        if spent or (Capability.FENCING in self._has and now.token != was.token):
             return [f"job {was.job} was recovered and its token or attempts changed: {_shown(now)}"]
         return []
 
@@ -483,6 +503,7 @@ class Model:
             successor = self._of(reply.job)
             successor.priority, successor.payload = old.priority, old.payload
         for claim in reply.claims:
+            self._of(claim.job).claim = claim
             if self._of(claim.job).is_news(claim.token):
                 self._of(claim.job).settled = None
         verb = call.operation.removesuffix("_batch")

@@ -32,7 +32,9 @@ def explain(steps: Sequence[Step], capabilities: frozenset[Capability]) -> Unexp
     """
     if Capability.FENCING not in capabilities:
         return None
-    specification = LeaseJob(ledger=Capability.LEDGER in capabilities)
+    specification = LeaseJob(
+        ledger=Capability.LEDGER in capabilities, repeats=Capability.REPEATS in capabilities
+    )
     return check(operations_of(steps), specification)
 
 

@@ -186,14 +186,16 @@ class Race:
     ) -> None:
         """What the rows of a job must show now.
 
-        `ledger` counts only on a queue that keeps one, `token` on one with FENCING, `holder` on one whose rows
-        say who holds a lease.
+        `ledger` counts only on a queue that keeps one, `token` on one with FENCING, `attempts` on one with RETRY,
+        `holder` on one whose rows say who holds a lease.
         """
         view = self.look(job)
         if Capability.LEDGER not in self._capabilities:
             ledger = None
         if Capability.FENCING not in self._capabilities:
             token = None
+        if Capability.RETRY not in self._capabilities:
+            attempts = None
         if view.state is JobState.LEASED and view.holder is None:
             holder = None
         shown: dict[str, Any] = {

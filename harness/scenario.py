@@ -29,6 +29,23 @@ engine, which can harm its connections, and ends them by FIN or, as `network_rst
 
 
 @dataclass(frozen=True)
+class Need:
+    """What only some runs of a scenario need: those for which these values were chosen."""
+
+    capabilities: frozenset[Capability]
+    chosen: Mapping[str, str]
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name} is `{value}`" for name, value in self.chosen.items())
+        return f"{', '.join(sorted(self.capabilities))} where {values}"
+
+
+def where(*capabilities: Capability, **chosen: str) -> Need:
+    """`where(RETRY, attempts="five_attempts")`: for `needs_where` of `@scenario`."""
+    return Need(frozenset(capabilities), chosen)
+
+
+@dataclass(frozen=True)
 class Scenario:
     """Made by `@scenario`. `each` holds the values a parameter of the function takes, one run per combination."""
 
@@ -45,6 +62,7 @@ class Scenario:
     """How its participants reach the server, of `PATHS`."""
     server_faults: frozenset[ServerFault] = frozenset()
     """What it does to the server: it is skipped where the server's provider cannot."""
+    needs_where: tuple[Need, ...] = ()
     __test__ = False  # pytest must not take the class for a test class
 
     def variants(self) -> Iterator[Variant]:
@@ -97,6 +115,15 @@ class Variant:
             return self.scenario.name
         return f"{self.scenario.name}[{','.join(self.chosen.values())}]"
 
+    @property
+    def requires(self) -> frozenset[Capability]:
+        also = (
+            need.capabilities
+            for need in self.scenario.needs_where
+            if need.chosen.items() <= self.chosen.items()
+        )
+        return self.scenario.requires.union(*also)
+
     def perform(self, race: Race) -> None:
         self.scenario.body(race, **self.chosen)
 
@@ -104,6 +131,7 @@ class Variant:
 def scenario(
     *,
     requires: Collection[Capability] = (),
+    needs_where: Sequence[Need] = (),
     witnesses: Sequence[Witness],
     family: str | None = None,
     each: Mapping[str, Sequence[str]] | None = None,
@@ -113,6 +141,7 @@ def scenario(
 ) -> Callable[[Body], Scenario]:
     """Declare a scenario. Its docstring's first line is its sentence; `witnesses` is what a pass rests on."""
     _check_at_the_door(requires, witnesses, each)
+    _check_needs(needs_where, each)
     if path not in PATHS:
         raise UsageError(f"`path` is one of {', '.join(PATHS)}, not {path!r}.")
 
@@ -134,6 +163,7 @@ def scenario(
             sentence=sentence,
             body=body,
             requires=frozenset(requires),
+            needs_where=tuple(needs_where),
             witnesses=tuple(witnesses),
             each=dict(each or {}),
             classified=classified,
@@ -156,12 +186,28 @@ def _check_at_the_door(requires: Any, witnesses: Any, each: Any) -> None:
                 raise UsageError(
                     f"A witness is asked only where {name} is {value!r}: `each` has no such value."
                 )
-    wrong = [item for item in requires if not isinstance(item, Capability)]
-    if wrong:
-        raise UsageError(f"`requires` takes Capability members, not {wrong[0]!r}.")
+    _check_capabilities("requires", requires)
     for name, values in (each or {}).items():
         if not values or isinstance(values, str):
             raise UsageError(f"`each` needs a list of values for {name!r}, got {values!r}.")
+
+
+def _check_capabilities(name: str, given: Any) -> None:
+    wrong = [item for item in given if not isinstance(item, Capability)]
+    if wrong:
+        raise UsageError(f"`{name}` takes Capability members, not {wrong[0]!r}.")
+
+
+def _check_needs(needs: Any, each: Any) -> None:
+    for need in needs:
+        if not isinstance(need, Need):
+            raise UsageError(f"`needs_where` takes what `where(...)` makes, not {need!r}.")
+        _check_capabilities("where", need.capabilities)
+        for name, value in need.chosen.items():
+            if value not in (each or {}).get(name, ()):
+                raise UsageError(
+                    f"Something is needed only where {name} is {value!r}: `each` has no such value."
+                )
 
 
 def scenarios_in(module: ModuleType) -> list[Scenario]:

@@ -25,7 +25,7 @@ CHECKPOINTS = Capability.CHECKPOINTS
 
 
 @scenario(
-    requires={FENCING, BATCH, BATCH_COMPLETE, Capability.HEARTBEAT},
+    requires={FENCING, Capability.REPEATS, BATCH, BATCH_COMPLETE, Capability.HEARTBEAT},
     witnesses=[
         lease_expired,
         reclaimed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.harness.adapter import Capability, Claim
 from fencepost.harness.race import Participant, Pending, Race
-from fencepost.harness.scenario import scenario
+from fencepost.harness.scenario import scenario, where
 from fencepost.harness.wire import lose_reply, lose_request
 from fencepost.harness.witness import (
     answer_lost,
@@ -22,6 +22,8 @@ LONGER_TTL_S = 120.0
 COMMIT = "^COMMIT"
 LOST = {"reply": lose_reply(COMMIT), "request": lose_request(COMMIT)}
 EACH_LOSS = {"lost": tuple(LOST)}
+ASKED_TWICE = [where(Capability.REPEATS, lost="reply")]
+"""What was lost is the answer: the settlement has happened and is asked for once more."""
 
 
 def _start_losing(worker: Participant, operation: str, lease: Claim, lost: str) -> Pending:
@@ -32,6 +34,7 @@ def _start_losing(worker: Participant, operation: str, lease: Claim, lost: str) 
 @scenario(
     requires={FENCING},
     witnesses=[answer_lost("A", "complete"), answered("A", "complete", times=2), found_nothing("B")],
+    needs_where=ASKED_TWICE,
     each=EACH_LOSS,
     path="gate",
 )
@@ -55,6 +58,7 @@ def complete_is_asked_again(race: Race, lost: str) -> None:
 @scenario(
     requires={FENCING, Capability.RETRY},
     witnesses=[answer_lost("A", "fail"), answered("A", "fail", times=2)],
+    needs_where=ASKED_TWICE,
     each=EACH_LOSS,
     path="gate",
 )

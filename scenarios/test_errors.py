@@ -25,7 +25,7 @@ def complete_fails_at_each_statement(race: Race, sqlstate: str) -> None:
     """Each statement of a complete fails once: nothing of it stays or all of it, and asked again it is done."""
     (a,) = race.workers("A")
     for number in range(1, _statements(race, a, "complete") + 1):
-        job, lease = _leased(race, a)
+        job, lease = _leased(race, a, "complete")
         told = _fails_at(a, "complete", lease, number, sqlstate)
         race.expect(job, state="succeeded" if told else "leased", ledger=1 if told else 0, token=lease.token)
         a.complete(lease).accepted()
@@ -33,7 +33,7 @@ def complete_fails_at_each_statement(race: Race, sqlstate: str) -> None:
 
 
 @scenario(
-    requires={FENCING, Capability.RETRY, Capability.DEAD_LETTER},
+    requires={FENCING, Capability.RETRY, Capability.MAX_ATTEMPTS, Capability.DEAD_LETTER},
     witnesses=[was_refused("A", "fail"), was_accepted("A", "fail", times=3)],
     each=RETRIABLE,
     path="gate",
@@ -42,7 +42,7 @@ def fail_fails_at_each_statement(race: Race, sqlstate: str) -> None:
     """Each statement of a fail on the last attempt fails once: the job is live, or it has ended as failed."""
     (a,) = race.workers("A")
     for number in range(1, _statements(race, a, "fail") + 1):
-        job, lease = _leased(race, a)
+        job, lease = _leased(race, a, "fail")
         told = _fails_at(a, "fail", lease, number, sqlstate)
         race.expect(job, state="failed" if told else "leased", ledger=0, token=lease.token, attempts=1)
         a.fail(lease).accepted()
@@ -59,7 +59,7 @@ def heartbeat_fails_at_each_statement(race: Race, sqlstate: str) -> None:
     """Each statement of a heartbeat fails once: the lease is as it was, or extended, and A still holds it."""
     (a,) = race.workers("A")
     for number in range(1, _statements(race, a, "heartbeat") + 1):
-        job, lease = _leased(race, a)
+        job, lease = _leased(race, a, "heartbeat")
         until_us = race.look(job).lease_until_us
         told = _fails_at(a, "heartbeat", lease, number, sqlstate)
         race.check(
@@ -97,7 +97,7 @@ def claim_fails_at_each_statement(race: Race, sqlstate: str) -> None:
 
 
 @scenario(
-    requires={FENCING, Capability.REAPER, Capability.CLOCK},
+    requires={FENCING, Capability.REAPER, Capability.RETRY, Capability.CLOCK},
     witnesses=[was_refused("R", "reap"), was_accepted("R", "reap", times=2), lease_expired],
     each=RETRIABLE,
     path="gate",
@@ -141,15 +141,15 @@ def connection_limit_reached(race: Race) -> None:
     race.expect(job, state="succeeded", ledger=1, token=lease.token)
 
 
-def _leased(race: Race, worker: Participant) -> tuple[JobId, Claim]:
-    # With one attempt: a job that waits for a second one would come due in real time, in some runs and not in others.
-    job = race.enqueue(max_attempts=1)
+def _leased(race: Race, worker: Participant, operation: str) -> tuple[JobId, Claim]:
+    # A job that waits for a second attempt would come due in real time, in some runs and not in others.
+    job = race.enqueue(max_attempts=1) if operation == "fail" else race.enqueue()
     return job, worker.claim(job, ttl_s=TTL_S)
 
 
 def _statements(race: Race, worker: Participant, operation: str) -> int:
     """How many statements the operation has on this queue, counted on a job of its own."""
-    _, lease = _leased(race, worker)
+    _, lease = _leased(race, worker, operation)
     probe = _start(worker, operation, lease)
     probe.result().accepted()
     if operation == "heartbeat":

@@ -143,7 +143,10 @@ def priority_is_kept_across_lost_leases(race: Race, back_by: str) -> None:
     race.check(order == [urgent, ordinary], f"B should get {urgent} before {ordinary}, it got {order}")
 
 
-@scenario(requires={RETRY, PRIORITY, CLOCK}, witnesses=[reclaimed, was_accepted("A", "fail", times=2)])
+@scenario(
+    requires={RETRY, PRIORITY, Capability.OLDEST_FIRST, CLOCK},
+    witnesses=[reclaimed, was_accepted("A", "fail", times=2)],
+)
 def order_is_kept_across_retries(race: Race) -> None:
     """Two jobs fail one after the other while a third waits: the third comes first, then they in their order."""
     jobs = [race.enqueue() for _ in range(3)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.harness.adapter import Capability, Claim
 from fencepost.harness.race import Participant, Race, Result
-from fencepost.harness.scenario import scenario
+from fencepost.harness.scenario import scenario, where
 from fencepost.harness.witness import (
     answered,
     came_after_the_end,
@@ -30,6 +30,7 @@ REPEATS = {("succeeded", "complete"), ("failed", "fail")}
     requires={FENCING, Capability.HEARTBEAT, *ENDS},
     witnesses=[came_after_the_end("A", late).where(late=late) for late in LATE_WRITES],
     each={"end": ("succeeded", "failed", "cancelled"), "late": LATE_WRITES},
+    needs_where=[where(Capability.REPEATS, end=end, late=late) for end, late in sorted(REPEATS)],
 )
 def late_write_on_a_finished_job(race: Race, end: str, late: str) -> None:
     """A's job has ended and A writes under its claim once more: nothing changes."""

@@ -26,7 +26,7 @@ LARGEST_TOKEN = 2**63 - 1
 
 
 @scenario(
-    requires={FENCING, Capability.REAPER, Capability.RETRY, Capability.CLOCK},
+    requires={FENCING, Capability.CONSECUTIVE_TOKENS, Capability.REAPER, Capability.RETRY, Capability.CLOCK},
     witnesses=[
         reclaimed,
         lease_expired.where(given_back_by="expiry"),

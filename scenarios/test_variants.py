@@ -10,7 +10,7 @@ from __future__ import annotations
 from fencepost.harness.adapter import Capability, Claim, JobId
 from fencepost.harness.classify import late_write
 from fencepost.harness.race import Participant, Race
-from fencepost.harness.scenario import scenario
+from fencepost.harness.scenario import scenario, where
 from fencepost.harness.witness import answered, found_nothing, lease_expired, reclaimed, was_held
 
 CLOCK = Capability.CLOCK
@@ -24,6 +24,7 @@ MOST_OF_A_LEASE_S = 40.0
 ATTEMPTS = {"attempts": ("default_attempts", "five_attempts")}
 """As the queue has it when nobody says otherwise, and with retries: on some queues the one ends the job and the
 other brings it back."""
+FOR_FIVE = [where(Capability.MAX_ATTEMPTS, attempts="five_attempts")]
 
 
 def enqueue_with(race: Race, attempts: str) -> JobId:
@@ -61,7 +62,12 @@ def complete_after_b_completed(race: Race) -> None:
     race.expect(job, state="succeeded")
 
 
-@scenario(classified=True, witnesses=[lease_expired, reclaimed, late_write("A", "fail")], each=ATTEMPTS)
+@scenario(
+    classified=True,
+    witnesses=[lease_expired, reclaimed, late_write("A", "fail")],
+    each=ATTEMPTS,
+    needs_where=FOR_FIVE,
+)
 def fail_after_b_completed(race: Race, attempts: str) -> None:
     """A lost the job to B, B completed it, A reports a failure."""
     job = enqueue_with(race, attempts)
@@ -77,7 +83,9 @@ def fail_after_b_completed(race: Race, attempts: str) -> None:
 
 
 @scenario(
-    classified=True, witnesses=[lease_expired, reclaimed, answered("B", "fail"), late_write("A", "fail")]
+    requires={Capability.MAX_ATTEMPTS},
+    classified=True,
+    witnesses=[lease_expired, reclaimed, answered("B", "fail"), late_write("A", "fail")],
 )
 def fail_after_b_failed(race: Race) -> None:
     """A lost the job to B, B failed on the last of two attempts, A reports its failure of the first."""
@@ -104,7 +112,12 @@ def complete_while_b_runs(race: Race) -> None:
     third_worker_then_holder(race, c, b, fresh)
 
 
-@scenario(classified=True, witnesses=[lease_expired, reclaimed, late_write("A", "fail")], each=ATTEMPTS)
+@scenario(
+    classified=True,
+    witnesses=[lease_expired, reclaimed, late_write("A", "fail")],
+    each=ATTEMPTS,
+    needs_where=FOR_FIVE,
+)
 def fail_while_b_runs(race: Race, attempts: str) -> None:
     """A lost the job to B and reports a failure while B is at work."""
     job = enqueue_with(race, attempts)

@@ -38,6 +38,9 @@ def _as_json(scenario: Scenario) -> dict[str, object]:
         "family": scenario.family,
         "sentence": scenario.sentence,
         "requires": sorted(scenario.requires),
+        "requires_where": [
+            {"requires": sorted(need.capabilities), **need.chosen} for need in scenario.needs_where
+        ],
         "witnesses": [witness.sentence for witness in scenario.witnesses],
         "variants": [variant.name for variant in scenario.variants()],
     }
@@ -50,8 +53,13 @@ def _table(scenarios: list[Scenario]) -> Table:
     for scenario in scenarios:
         variants = len(list(scenario.variants()))
         name = scenario.name + (f" x{variants}" if variants > 1 else "")
-        table.add_row(scenario.family, name, Text(scenario.sentence), ", ".join(sorted(scenario.requires)))
+        table.add_row(scenario.family, name, Text(scenario.sentence), _needs(scenario))
     return table
+
+
+def _needs(scenario: Scenario) -> str:
+    always = ", ".join(sorted(scenario.requires))
+    return "; ".join(filter(None, [always, *map(str, scenario.needs_where)]))
 
 
 def markdown(scenarios: list[Scenario]) -> str:
@@ -69,7 +77,6 @@ def markdown(scenarios: list[Scenario]) -> str:
                 lines += ["", f"### {scenario.name}", "", scenario.sentence, ""]
                 for name, values in scenario.each.items():
                     lines.append(f"- {name}: {', '.join(f'`{value}`' for value in values)}")
-                needs = ", ".join(sorted(scenario.requires)) or "nothing beyond the contract"
-                lines.append(f"- needs: {needs}")
+                lines.append(f"- needs: {_needs(scenario) or 'nothing beyond the contract'}")
                 lines.append(f"- witnesses: {'; '.join(w.sentence for w in scenario.witnesses)}")
     return "\n".join(lines)
