@@ -201,6 +201,7 @@ class Seats:
         getattr(self.actors[actor], signal)()
         self._stopped = self._stopped | {actor} if signal == "stop" else self._stopped - {actor}
         if signal == "kill":
+            self.place.let_go_of_gate()  # it hears that a client of it is dead, and passes it on
             self._watch.orphan([session.pid for session in sessions], self._deadline_s)
             self._stale.add(actor)
 
