@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from fencepost.adapters import forty_lines
 from fencepost.harness.adapter_check import check_adapter
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import LoadedQueue, load_queue
+from fencepost.harness.machine_run import look
+from fencepost.harness.machine_settings import SETTINGS
+from fencepost.harness.pinning import pinned
 from fencepost.harness.scenario import choose, installed_scenarios
 from fencepost.harness.verdict import Verdict
 
@@ -37,6 +41,21 @@ def test_it_survives_every_lease_race_it_can_take_part_in(lab: Lab, loaded: Load
     runs = [lab.run(loaded, v) for v in variants if not lab.bench(loaded).lacks(v)]
     assert len(runs) >= 7
     assert {run.judgement.verdict for run in runs} == {Verdict.PASS}
+
+
+def test_it_passes_every_scenario_it_can_take_part_in(lab: Lab, loaded: LoadedQueue) -> None:
+    variants = [v for s in installed_scenarios() if s.family != "lease_race" for v in s.variants()]
+    runs = [lab.run(loaded, v) for v in variants if not lab.bench(loaded).lacks(v)]
+    assert len(runs) >= 25
+    assert [run.judgement for run in runs if run.judgement.verdict is not Verdict.PASS] == []
+
+
+def test_the_state_machine_asks_nothing_of_it_that_it_does_not_promise(lab: Lab, loaded: LoadedQueue) -> None:
+    settings = hypothesis.settings(SETTINGS, max_examples=60, stateful_step_count=20, database=None)
+    with pinned(lab.core):
+        looked = look(lab, loaded, settings, seed=1)
+    assert looked.found is None, looked.found
+    assert looked.tally.predictions > 100
 
 
 def test_without_its_token_check_it_is_caught(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

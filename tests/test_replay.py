@@ -69,6 +69,13 @@ def test_a_failure_replays(lab: Lab) -> None:
     assert str(schedule_of(run.trace)) == STALE_WRITE
 
 
+def test_an_idle_worker_behind_the_gate_can_be_killed(lab: Lab, reference: LoadedQueue) -> None:
+    """The gate hears that its client is gone, and passes it on: nobody else drives it meanwhile."""
+    text = 'P:enqueue | B:join(path="gate", process=true) | B:claim | B:kill'
+    run = lab.run(reference, replay_of(parse_schedule(text)))
+    assert run.judgement.verdict is Verdict.PASS, run.judgement.reasons
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
