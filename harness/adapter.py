@@ -27,9 +27,7 @@ class Capability(StrEnum):
     """What a queue can do, or lets the harness do. A scenario that needs more is skipped and says so."""
 
     FENCING = "FENCING"  # a claim carries a token, and a write under an old one is refused
-    CONSECUTIVE_TOKENS = (
-        "CONSECUTIVE_TOKENS"  # each claim's token is the job's last one plus one; else they only grow
-    )
+    CONSECUTIVE_TOKENS = "CONSECUTIVE_TOKENS"  # tokens not only grow: each is the job's last one plus one
     REPEATS = "REPEATS"  # a complete or fail asked again under its own claim is answered as before
     HEARTBEAT = "HEARTBEAT"  # a lease can be extended
     BACKGROUND_HEARTBEAT = "BACKGROUND_HEARTBEAT"  # heartbeats by themselves, from a thread, while a job runs
@@ -39,9 +37,7 @@ class Capability(StrEnum):
     BACKOFF = "BACKOFF"  # the wait before a retry grows with every failure, up to a cap
     DELAY = "DELAY"  # a job can be enqueued for later
     PRIORITY = "PRIORITY"  # a job with a higher priority is claimed first
-    OLDEST_FIRST = (
-        "OLDEST_FIRST"  # within a priority, what has been claimable for the longest is claimed first
-    )
+    OLDEST_FIRST = "OLDEST_FIRST"  # within a priority, what waited longest is claimed first
     DEAD_LETTER = "DEAD_LETTER"  # a job out of attempts ends in `failed` and stays there
     IDEMPOTENCY_KEY = "IDEMPOTENCY_KEY"  # enqueue takes a key, one job per key
     REAPER = "REAPER"  # `reap` recovers expired leases
