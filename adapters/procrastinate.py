@@ -91,6 +91,9 @@ LEFT JOIN procrastinate_jobs AS job ON true
 LEFT JOIN procrastinate_workers AS worker ON worker.id = job.worker_id
 """
 
+PRUNED_US = 0
+"""When the lease of a job ended whose worker was pruned: its heartbeat is gone, and the recipe recovers it at once."""
+
 _RESET = (
     "DELETE FROM procrastinate_periodic_defers",
     "DELETE FROM procrastinate_jobs",
@@ -297,6 +300,8 @@ def _job_view(columns: list[Any], at_us: int) -> JobView:
     if state is JobState.READY and next_run_at_us is not None and next_run_at_us > at_us:
         state = JobState.DELAYED
     leased = state is JobState.LEASED  # the worker's id stays on the row when the lease is over
+    if leased and worker_id is None:
+        lease_until_us = PRUNED_US
     return JobView(
         job=str(job_id),
         state=state,

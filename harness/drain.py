@@ -75,7 +75,7 @@ def _let_time_pass(runner: Runner, lease_time: LeaseTime) -> None:
     if lease_time.how == "expire" or None in leases.values():
         for job in leases:
             _pass_lease(runner, lease_time, runner.last_observation.by_job[job])
-    elif leases and max(filter(None, leases.values())) >= max(dues, default=0):
+    elif leases and max(end_us for end_us in leases.values() if end_us is not None) >= max(dues, default=0):
         last = max(leases, key=lambda job: leases[job] or 0)
         _pass_lease(runner, lease_time, runner.last_observation.by_job[last])
     elif dues:

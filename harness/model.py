@@ -27,6 +27,7 @@ from fencepost.harness.adapter import (
     Outcome,
 )
 from fencepost.harness.history import Call, Reply, Step, StepKind
+from fencepost.harness.invariants.base import same_token
 
 WAITING = frozenset({JobState.READY, JobState.DELAYED})
 US_PER_S = 1_000_000
@@ -639,19 +640,24 @@ def _changed_one(before: Observation, after: Observation, job: JobId) -> list[st
     was, now = before.by_job.get(job), after.by_job.get(job)
     if was is not None and was.state in TERMINAL_STATES and now is None:
         return []  # a queue may delete what is over
-    if _row(was) != _row(now):
+    if not _same_row(was, now, after.at_us):
         return [f"nobody changed job {job} in this step; it was {_shown(was)} and is {_shown(now)}"]
     if before.ledger_of(job) != after.ledger_of(job):
         return [f"nobody completed job {job} in this step, and its ledger changed"]
     return []
 
 
-def _row(view: JobView | None) -> object:
-    if view is None:
-        return None
+def _same_row(was: JobView | None, now: JobView | None, at_us: int) -> bool:
+    if was is None or now is None:
+        return was is now
+    return same_token(was.token, now.token) and _row(was, at_us) == _row(now, at_us)
+
+
+def _row(view: JobView, at_us: int) -> object:
     state = JobState.READY if view.state is JobState.DELAYED else view.state  # time alone makes a job due
-    times = (view.lease_until_us, view.next_run_at_us)
-    return (state, view.token, view.attempts, view.holder, *times, view.result)
+    is_over = view.lease_until_us is not None and view.lease_until_us <= at_us  # since when, decides nothing
+    lease = "over" if is_over else view.lease_until_us
+    return (state, view.attempts, view.holder, lease, view.next_run_at_us, view.result)
 
 
 def _shown(view: JobView | None) -> str:

@@ -97,6 +97,27 @@ def test_a_promise_is_asked_of_who_made_it(
     assert complaints(told(), ALL - {capability}) == []
 
 
+def test_a_lost_lease_may_be_tidied_away() -> None:
+    """As where a library forgets a worker that beats no more: the token and the lease's end go with it."""
+    history = History()
+    history.enqueue()
+    history.claim("A")
+    history.advance(TTL_S + 1)
+    history.put("1", lease_until_us=0, token=None)
+    history.enqueue("2")
+    assert complaints(history, ALL) == []
+
+
+def test_a_live_lease_may_not() -> None:
+    history = History()
+    history.enqueue()
+    history.claim("A")
+    history.put("1", lease_until_us=0, token=None)
+    history.enqueue("2")
+    (told,) = complaints(history, ALL)
+    assert told.startswith("nobody changed job 1 in this step")
+
+
 def test_a_token_that_does_not_grow_is_wrong_also_where_tokens_have_gaps() -> None:
     history = History()
     history.enqueue()
