@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fencepost.harness.adapter import ActorSeat, Answer, Capability, Claim, Observation
+from fencepost.harness.adapter import ActorSeat, Answer, Capability, Claim, Observation, QueueRefusal
 from fencepost.harness.drain import DRAINER
 from fencepost.queue_impl.reference.adapter import CAPABILITIES, ReferenceAdapter, ReferenceWorker
 
@@ -191,3 +191,15 @@ class AsyncQueue(ReferenceAdapter):
 
 
 all_async = AsyncQueue("all_async")
+
+
+# -- claims that come to nothing ---------------------------------------------------------------------------------
+
+
+def _get_nothing(seat: ActorSeat, worker: ReferenceWorker, *arguments: Any, **named: Any) -> None:
+    return None
+
+
+claims_nothing = OddQueue("claims_nothing", claim=_get_nothing)
+refuses_claims = OddQueue("refuses_claims", claim=_raise(QueueRefusal("maintenance")))
+raises_in_claim = OddQueue("raises_in_claim", claim=_raise(RuntimeError("out of order")))

@@ -111,7 +111,7 @@ def perform(arguments: argparse.Namespace) -> int:
     else:
         console.print(
             "\n".join(
-                [*result.lines(), f"  {result.tally.runs / elapsed_s:,.0f} schedules/s", *_missing(result)]
+                [*result.lines(), f"  {result.tally.runs / elapsed_s:,.0f} schedules/s", *_not_all(result)]
             )
         )
         if finding is not None:
@@ -184,8 +184,8 @@ def exit_code_of(result: Result) -> int:
     return EXIT_PASS if result.conclusive else EXIT_INCONCLUSIVE
 
 
-def _missing(result: Result) -> list[str]:
-    if result.conclusive or result.differences or result.missing:
+def _not_all(result: Result) -> list[str]:
+    if result.tally.failed or result.differences or result.complete:
         return []
     return ["  inconclusive: the budget was spent before every order had been tried; give a larger --budget"]
 
@@ -217,7 +217,8 @@ def _as_json(result: Result, finding: Finding | None, paths: list[Path], elapsed
         "first_failure": tally.first_failure,
         "fingerprint": f"{tally.fingerprint:016x}",
         "nondeterminism": [str(difference) for difference in result.differences],
-        "missing": list(result.missing),
+        "missing": [*result.missing, *(line.partition(": ")[2] for line in _not_all(result))],
+        "notes": list(result.notes),
         "schedules_per_s": round(tally.runs / elapsed_s, 1),
     }
     if finding is not None:

@@ -81,6 +81,7 @@ class StepResult:
     said: str = ""
     freed: tuple[str, ...] = ()  # in actor order
     footprint: Footprint = field(default=NOTHING, compare=False)
+    in_vain: bool = field(default=False, compare=False)  # a fault that met nothing it could harm
 
     @property
     def threads(self) -> frozenset[str]:
@@ -99,6 +100,28 @@ class StepResult:
         return f"{self.choice}: {did or self.status} [{self.status}]{said}{freed}"
 
 
+Operation = tuple[str, int]
+"""An actor, and the place in its list of operations."""
+
+
+class Kind(StrEnum):
+    """How an operation was answered."""
+
+    DONE = "done"
+    NOTHING = "nothing"  # a claim without a job, a sweep that recovered no lease
+    REFUSED = "refused"
+    ERROR = "error"  # it raised, or its answer was lost
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one run of a queue showed; true once nothing can move any more."""
+
+    answers: frozenset[tuple[Operation, Kind, str]]  # with the reason of what was not done
+    changed_rows: bool  # some operation of the program did
+    met: bool  # two actors acted on one job, or one looked for it while it was another's
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a run ended, in a form that is equal for two runs that ended alike; true once nothing can move any more."""
@@ -107,6 +130,7 @@ class Outcome:
     answers: tuple[str, ...] = ()  # per operation, in program order
     broken: tuple[str, ...] = ()  # the invariants that did not hold, sorted
     missing: tuple[str, ...] = ()  # why nothing can be concluded from it
+    seen: Seen | None = field(default=None, compare=False)  # what happened on the way; None: nobody looked
 
     @property
     def failed(self) -> bool:

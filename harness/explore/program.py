@@ -24,6 +24,8 @@ FAULTS: Final[Mapping[str, str]] = MappingProxyType(
         "restart": "the server crashes and recovers, once",
     }
 )
+UNDER_A_CLAIM: Final = frozenset({"heartbeat", "complete", "complete_batch", "fail"})
+"""Left out by an actor that has none."""
 MAX_OPERATIONS: Final = 64
 """More than any search could try, and few enough that a slip of the keyboard is an error and not an endless run."""
 

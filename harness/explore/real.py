@@ -32,9 +32,9 @@ from fencepost.harness.drain import DRAINER
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.explore.dependency import CLOCK, IDLE, Transaction, ended
 from fencepost.harness.explore.ending import settle_what_is_left
-from fencepost.harness.explore.executor import Choice, Outcome, Status, StepResult
+from fencepost.harness.explore.executor import Choice, Kind, Outcome, Seen, Status, StepResult
 from fencepost.harness.explore.footprint import NOTHING, UNKNOWN, Access, Footprint, Mode
-from fencepost.harness.explore.program import ENQUEUE_OTHER, Program
+from fencepost.harness.explore.program import ENQUEUE_OTHER, UNDER_A_CLAIM, Program
 from fencepost.harness.explore.stage import PRODUCER, Flight, Seated, Stage
 from fencepost.harness.gate.rules import LoseReply, LoseRequest, Rule, StatementNumber
 from fencepost.harness.gate.statements import PENDING, Statement
@@ -66,7 +66,6 @@ ARGUMENTS: Mapping[str, Mapping[str, Json]] = MappingProxyType(
     }
 )
 NEEDS: Final[Mapping[str, Capability | None]] = {**OPERATION_NEEDS, ENQUEUE_OTHER: Capability.IDEMPOTENCY_KEY}
-UNDER_A_CLAIM: Final = frozenset({"heartbeat", "complete", "complete_batch", "fail"})
 TAKEN: Final[Mapping[str, str]] = {
     PRODUCER: "enqueues the jobs that are there at the start",
     DRAINER: "settles what is left at the end",
@@ -152,6 +151,8 @@ class Part:
     claim: Claim | None = None
     gone: bool = False
     answers: dict[int, str] = field(default_factory=dict)
+    kinds: dict[int, tuple[Kind, str]] = field(default_factory=dict)
+    acted_on: set[JobId] = field(default_factory=set)
 
 
 class RealExecution:
@@ -196,6 +197,7 @@ class RealExecution:
         self._calls = 0
         self._broken: set[str] = set()
         self._missing: set[str] = set()
+        self._changed_rows = False
         if not self._observation.at_us:
             self._observation = self._bench.observe()
         # The rows are gone, so nothing is there: as true as a look, and free.
@@ -331,6 +333,7 @@ class RealExecution:
             arguments["job"] = next(iter(self._names))
         seated = self._stage.seat(choice.thread)
         call = self._call(choice.thread, operation, arguments, claims)
+        part.acted_on.update(claim.job for claim in claims)
         flight = part.flight = Flight(call, seated, part.at)
         seated.path.begin_operation(
             operation, _armed(choice.variant), step_every_statement=True, first_step=2
@@ -447,6 +450,8 @@ class RealExecution:
         """Let the invariants see it, and note the answer where it brought one."""
         call = flight.call
         number = self._next()
+        if _rows(before) != _rows(after):
+            self._changed_rows = True
         if before is not after or flight.status is CallStatus.ANSWERED:
             self._judge(Step(number, kind, before, after, call=call, status=flight.status, actor=call.actor))
         if flight.status is not CallStatus.ANSWERED:
@@ -460,6 +465,8 @@ class RealExecution:
             part.claim = call.reply.claims[-1]
         said = self._said(call.reply)
         part.answers[flight.place] = said
+        part.kinds[flight.place] = kind_of(call.operation, call.reply)
+        part.acted_on |= _jobs_of(call, after)
         part.flight = None
         part.at = flight.place + 1
         self._skip(part)
@@ -523,8 +530,17 @@ class RealExecution:
             self._clock_step(before, lambda: time.advance(PAST_EVERY_LEASE_S))
             said = f"clock+{PAST_EVERY_LEASE_S:g}s"
         touched = Footprint(frozenset({Access(CLOCK, Mode.SET)}), unknown=time.how == "expire")
+        nobody_held_one = all(view.state is not JobState.LEASED for view in before.jobs)
         return StepResult(
-            choice, Status.STRUCK, "", -1, "the clock passes every lease's end", said, (), touched
+            choice,
+            Status.STRUCK,
+            "",
+            -1,
+            "the clock passes every lease's end",
+            said,
+            (),
+            touched,
+            in_vain=nobody_held_one,
         )
 
     def _restart(self, choice: Choice) -> StepResult:
@@ -663,7 +679,42 @@ class RealExecution:
             for place, operation in enumerate(part.operations)
         )
         state = (tuple(sorted(rows, key=str)), tuple(sorted(ledger, key=str)))
-        return Outcome(state, answers, tuple(sorted(self._broken)), tuple(sorted(self._missing)))
+        return Outcome(
+            state, answers, tuple(sorted(self._broken)), tuple(sorted(self._missing)), self._seen()
+        )
+
+    def _seen(self) -> Seen:
+        answers = frozenset(
+            ((name, place), *answered)
+            for name, part in self._parts.items()
+            for place, answered in part.kinds.items()
+        )
+        jobs = [part.acted_on for part in self._parts.values()]
+        met = any(one & other for at, one in enumerate(jobs) for other in jobs[at + 1 :])
+        return Seen(answers, self._changed_rows, met)
+
+
+def kind_of(operation: str, reply: Reply) -> tuple[Kind, str]:
+    """With the reason, where it was not done."""
+    if reply.error is not None or reply.outcome is Answered.UNKNOWN:
+        return Kind.ERROR, reply.error or reply.reason or ""
+    items = [kind_of(operation, item) for item in reply.items]
+    if reply.outcome is Answered.REFUSED or (items and all(kind is not Kind.DONE for kind, _ in items)):
+        return Kind.REFUSED, reply.reason or ", ".join(sorted({reason for _, reason in items}))
+    found_nothing = (operation == "claim" and not reply.claims) or (operation == "reap" and not reply.count)
+    return (Kind.NOTHING if found_nothing else Kind.DONE), ""
+
+
+def _jobs_of(call: Call, after: Observation) -> set[JobId]:
+    """What an answered operation was about; one that found nothing had looked at all there are."""
+    assert call.reply is not None
+    named = {call.reply.job, call.arguments.get("job"), *(claim.job for claim in call.reply.claims)} - {None}
+    looked = call.operation == "reap" or (call.operation == "claim" and not named)
+    return set(after.by_job) if looked else {job for job in named if job is not None}
+
+
+def _rows(seen: Observation) -> object:
+    return seen.jobs, seen.ledger
 
 
 _STATUS: Final[Mapping[CallStatus | None, Status]] = {

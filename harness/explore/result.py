@@ -19,6 +19,8 @@ class Result:
     basis: str
     complete: bool
     tally: Tally
+    never: tuple[str, ...] = ()  # what had to happen in some order for this to say something, and did not
+    notes: tuple[str, ...] = ()
 
     @property
     def differences(self) -> list[Difference]:
@@ -38,8 +40,12 @@ class Result:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Why some run proves nothing."""
-        return tuple(sorted({reason for outcome in self.tally.outcomes for reason in outcome.missing}))
+        """Why some run proves nothing, or all of them together."""
+        return (*self._missing_of_runs, *self.never)
+
+    @property
+    def _missing_of_runs(self) -> list[str]:
+        return sorted({reason for outcome in self.tally.outcomes for reason in outcome.missing})
 
     def lines(self) -> list[str]:
         tally = self.tally
@@ -53,7 +59,10 @@ class Result:
         if (shortest := self.shortest) is not None:
             lines.append(f"  shortest failing order: {schedule_text(shortest.schedule)}")
             lines.append(f"  broken: {', '.join(shortest.outcome.broken)}")
-        lines += [f"  inconclusive: {reason}" for reason in self.missing]
+        lines += [f"  inconclusive: {reason}" for reason in self._missing_of_runs]
+        if not tally.failed:
+            lines += [f"  inconclusive: {reason}" for reason in self.never]
+            lines += [f"  note: {note}" for note in self.notes]
         for difference in self.differences:
             lines += [f"  nondeterminism: {line}" for line in str(difference).splitlines()]
         return lines

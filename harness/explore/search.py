@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fencepost.harness.explore.evidence import what_never_happened, what_to_know
 from fencepost.harness.explore.program import Program
 from fencepost.harness.explore.result import Result
 from fencepost.harness.explore.scale import Workers
@@ -30,4 +31,13 @@ def explore(
                 progress(strategy.tally)
         if stop_at_first and strategy.tally.failed:
             break
-    return Result(str(program), strategy.name, strategy.basis(), strategy.complete, strategy.tally)
+    tally = strategy.tally
+    return Result(
+        str(program),
+        strategy.name,
+        strategy.basis(),
+        strategy.complete,
+        tally,
+        never=what_never_happened(program, tally.evidence) if tally.runs else ("no order was run",),
+        notes=what_to_know(program, tally.evidence),
+    )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from fencepost.harness.explore.evidence import Evidence
 from fencepost.harness.explore.executor import Outcome, Schedule, schedule_text
 from fencepost.harness.explore.replay import Difference, Run, switches
 
@@ -47,6 +48,7 @@ class Tally:
     failed: int = 0
     first_failure: int | None = None
     differences: list[Difference] = field(default_factory=list)
+    evidence: Evidence = field(default_factory=Evidence)
 
     def add(self, run: Run, stands_for: int | None = 1) -> None:
         schedule = run.schedule
@@ -59,6 +61,7 @@ class Tally:
         self.fingerprint = (self.fingerprint + digest) % 2**64
         self.distinct.add(digest)
         self.blocked += run.blocked
+        self.evidence.add(run.steps, run.outcome.seen)
         self.shapes.add(_shape(schedule))
         self.stands_for = _sum(self.stands_for, stands_for)
         self.outcomes[run.outcome] = self.outcomes.get(run.outcome, 0) + 1
@@ -86,6 +89,7 @@ class Tally:
             self.first_failure = before + later.first_failure
         self._keep([Failure(f.schedule, f.outcome, before + f.number) for f in later.failures])
         self.differences.extend(later.differences)
+        self.evidence.merge(later.evidence)
 
     def _keep(self, more: Iterable[Failure]) -> None:
         known = {failure.schedule: failure for failure in self.failures}
