@@ -12,10 +12,11 @@ import pytest
 from fencepost.harness.errors import UsageError
 from fencepost.harness.explore.exhaustive import Exhaustive
 from fencepost.harness.explore.pct import Pct
+from fencepost.harness.explore.processes import processes
 from fencepost.harness.explore.random_walk import RandomWalk
 from fencepost.harness.explore.reduced import Reduced
 from fencepost.harness.explore.result import Result
-from fencepost.harness.explore.scale import Here, Pooled, WorkersLost, dask, processes
+from fencepost.harness.explore.scale import Here, Pooled, WorkersLost, dask
 from fencepost.harness.explore.search import explore
 from fencepost.harness.explore.strategy import Strategy
 from fencepost.tests.fix_toy_executor import DyingExecutor, ToyExecutor, lost_update, toy
@@ -51,13 +52,10 @@ def test_the_number_of_workers_changes_nothing(strategy: str) -> None:
 def test_a_process_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     alone = explore(PROGRAM, Exhaustive(2_000), Here(ToyExecutor(), PROGRAM))
     died = tmp_path / "died"
-    workers = processes(DyingExecutor(died, 500), PROGRAM, 2)
-    try:
+    with processes(DyingExecutor(died, 500), PROGRAM, 2) as workers:
         result = explore(PROGRAM, Exhaustive(2_000), workers)
-    finally:
-        workers.close()
+        assert workers.retried > 0
     assert died.exists(), "no worker was killed, so nothing was shown"
-    assert workers.retried > 0
     assert told(result) == told(alone)
 
 
@@ -89,5 +87,5 @@ def test_no_scheduler_there_is_one_sentence() -> None:
 
 
 def test_no_workers_is_no_number() -> None:
-    with pytest.raises(UsageError, match="at least 1"):
-        processes(ToyExecutor(), PROGRAM, 0)
+    with pytest.raises(UsageError, match="at least 1"), processes(ToyExecutor(), PROGRAM, 0):
+        pytest.fail("they were started")

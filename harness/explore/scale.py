@@ -6,13 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future as PoolFuture
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from multiprocessing.util import Finalize
 from typing import Any, Final, Protocol
 
@@ -171,25 +170,6 @@ class Pooled:
 
 def _answered(future: PoolFuture[Answer]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-def processes(executor: Executor, program: Program, jobs: int) -> Pooled:
-    """`--jobs N`. Spawned, not forked: a worker must not inherit this process's connections."""
-    if jobs < 1:
-        raise UsageError(f"--jobs must be at least 1, and {jobs} was given")
-    return Pooled(executor, program, partial(_open_processes, jobs))
-
-
-def _open_processes(jobs: int) -> ProcessPoolExecutor:
-    context = get_context("spawn")
-    return ProcessPoolExecutor(jobs, context, initializer=_number_worker, initargs=(context.Value("i", 0),))
-
-
-def _number_worker(given_out: Any) -> None:
-    """Each worker gets a number of its own, and with it a core for itself and its server."""
-    with given_out.get_lock():
-        os.environ[WORKER_VARIABLE] = str(given_out.value)
-        given_out.value += 1
 
 
 def _perform_on_dask(executor: Executor, program: Program, task: Task) -> Answer:
