@@ -15,6 +15,7 @@ noisy machine disturbs both alike. The parts:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import select
 import statistics
 import subprocess
@@ -36,13 +37,14 @@ from psycopg.pq import ExecStatus, Format
 from fencepost.harness.explore.executor import Choice, Schedule, Status, StepResult, choice
 from fencepost.harness.explore.findings import find
 from fencepost.harness.explore.footprint import Footprint
+from fencepost.harness.explore.processes import processes
 from fencepost.harness.explore.program import Program, parse
 from fencepost.harness.explore.random_walk import RandomWalk, Uniform
 from fencepost.harness.explore.real import QueueExecutor, RealExecution, close_stages, stage_of
 from fencepost.harness.explore.reduced import Reduced
 from fencepost.harness.explore.replay import Run, replay, run
 from fencepost.harness.explore.sampled import chance
-from fencepost.harness.explore.scale import Here, Pooled, processes
+from fencepost.harness.explore.scale import Here, Pooled
 from fencepost.harness.explore.search import explore
 from fencepost.harness.explore.stage import Stage
 from fencepost.harness.gate.statements import Statement
@@ -366,9 +368,9 @@ def _check_same(again: Run, before: Run) -> None:
 
 def one_and_two_processes(budget: int, rounds: int) -> bool:
     executor = QueueExecutor(DEFAULT_QUEUE, LabOptions())
-    pools = {jobs: processes(executor, PROGRAM, jobs) for jobs in (1, 2)}
-    one, two = (Side(partial(_explore, pool, budget)) for pool in pools.values())
-    try:
+    with contextlib.ExitStack() as stack:
+        pools = {jobs: stack.enter_context(processes(executor, PROGRAM, jobs)) for jobs in (1, 2)}
+        one, two = (Side(partial(_explore, pool, budget)) for pool in pools.values())
         for jobs, pool in pools.items():
             pool.open_all(jobs)
         for side in (one, two):
@@ -376,9 +378,6 @@ def one_and_two_processes(budget: int, rounds: int) -> bool:
         for _ in range(rounds):
             one.round()
             two.round()
-    finally:
-        for pool in pools.values():
-            pool.close()
     times = ratio(two.wall_s, one.wall_s)
     print(
         f"{PROGRAM}, 2 jobs, {budget} random orders, each process on a core with its server, {rounds} rounds:"

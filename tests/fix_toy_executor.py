@@ -323,6 +323,26 @@ class _DyingExecution(ToyExecution):
 
 
 @dataclass(frozen=True)
+class DeadlyExecutor:
+    """Every worker that opens it is killed; each leaves a file in `died`, named by its process."""
+
+    died: Path
+
+    def open(self, program: Program) -> Execution:
+        (self.died / str(os.getpid())).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("killed")
+
+
+@dataclass(frozen=True)
+class FailingExecutor:
+    """What it raises is its own, and looks like a wait that was too long."""
+
+    def open(self, program: Program) -> Execution:
+        raise TimeoutError("the queue did not answer")
+
+
+@dataclass(frozen=True)
 class FickleExecutor:
     """One step of one run differs: the `at`th step it takes says something else, or cannot be followed by B."""
 

@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from fencepost.harness.cli import main
-from fencepost.harness.explore import scale
+from fencepost.harness.explore import dask_cluster
+from fencepost.harness.explore.dask_cluster import dask
+from fencepost.harness.explore.processes import processes
 from fencepost.harness.explore.program import parse
 from fencepost.harness.explore.random_walk import RandomWalk
 from fencepost.harness.explore.real import close_stages
 from fencepost.harness.explore.result import Result
-from fencepost.harness.explore.scale import Here, Workers, dask, processes
+from fencepost.harness.explore.scale import Here, Workers
 from fencepost.harness.explore.search import explore
 from fencepost.tests.fix_queue_executor import NotedExecutor
 
@@ -65,12 +67,9 @@ def test_one_seed_is_one_set_of_orders_for_any_workers_and_one_that_dies(tmp_pat
     assert alone.tally.failed, "the twin was not caught, so there is nothing to agree about"
     first = executor.servers()
 
-    two = processes(executor, PROGRAM, 2)
-    try:
+    with processes(executor, PROGRAM, 2) as two:
         two.open_all(2)
         assert told(searched(two)) == told(alone)
-    finally:
-        two.close()
     of_two = {pid: note for pid, note in executor.servers().items() if pid not in first}
     assert len(of_two) == 2
     # Each process has one core together with its server, and not the other's where there is another.
@@ -104,7 +103,7 @@ def test_the_command_explores_on_dask_what_it_explores_here(
 def test_a_cluster_that_is_not_there_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scale, "CONNECT_S", 0.5)
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 0.5)
     assert main([*COMMAND, "--engine", "dask", "--address", "tcp://127.0.0.1:9"]) == 2
     said = capsys.readouterr()
     assert said.out == ""

@@ -26,11 +26,13 @@ from fencepost.harness.commands.options import (
     lab_options,
 )
 from fencepost.harness.errors import UsageError
+from fencepost.harness.explore.dask_cluster import dask
 from fencepost.harness.explore.findings import Finding, find
+from fencepost.harness.explore.processes import processes
 from fencepost.harness.explore.program import Program, parse
 from fencepost.harness.explore.real import FAULTS, QueueExecutor, check_program, close_stages
 from fencepost.harness.explore.result import Result, count
-from fencepost.harness.explore.scale import Here, Workers, dask, processes
+from fencepost.harness.explore.scale import Here, Workers
 from fencepost.harness.explore.search import explore
 from fencepost.harness.explore.strategies import DEFAULT_DEPTH, STRATEGIES, make_strategy
 from fencepost.harness.explore.tally import Tally
@@ -138,12 +140,15 @@ def _workers(arguments: argparse.Namespace, executor: QueueExecutor, program: Pr
         with dask(executor, program, arguments.address, max(arguments.jobs, 2)) as workers:
             yield workers
         return
-    opened: Workers
-    opened = Here(executor, program) if arguments.jobs == 1 else processes(executor, program, arguments.jobs)
+    if arguments.jobs > 1:
+        with processes(executor, program, arguments.jobs) as workers:
+            yield workers
+        return
+    here = Here(executor, program)
     try:
-        yield opened
+        yield here
     finally:
-        opened.close()
+        here.close()
 
 
 class _Line:

@@ -1,4 +1,4 @@
-"""Where tasks run: here, in processes of this machine, or on a Dask cluster. A lost worker's tasks are run again."""
+"""Where tasks run: here, or in a pool of workers. A lost worker's tasks are run again."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, wait
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future as PoolFuture
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from multiprocessing.util import Finalize
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from fencepost.harness.errors import FencepostError, UsageError
+from fencepost.harness.errors import FencepostError
 from fencepost.harness.explore.executor import Execution, Executor
 from fencepost.harness.explore.program import Program
 from fencepost.harness.explore.strategy import Answer, Task
-from fencepost.harness.pinning import WORKER_VARIABLE
 
-MOST_ATTEMPTS: Final = 4
-"""A task that took its worker with it this often does so by itself."""
+MOST_WORKERS_LOST: Final = 4
+"""A task that took so many workers with it does so by itself."""
 TASK_DEADLINE_S: Final = 600.0
-CONNECT_S = 5.0
+CHECK_EVERY_S: Final = 1.0
 
 
 class WorkersLost(FencepostError):
@@ -50,7 +47,7 @@ class _Warm:
     close: Finalize  # closes once: now, or when the process ends
 
 
-_warm = threading.local()  # a Dask worker runs tasks in several threads; each needs actors of its own
+_warm = threading.local()  # a pool of threads runs tasks side by side; each needs actors of its own
 
 
 def perform(executor: Executor, program: Program, task: Task) -> Answer:
@@ -95,8 +92,16 @@ class Here:
         self._execution.close()
 
 
+def of_a_broken_pool(error: BaseException) -> int:
+    return int(isinstance(error, BrokenExecutor))
+
+
 class Pooled:
-    """Any `concurrent.futures.Executor`. `open_pool` is called again when a pool broke with its worker."""
+    """Any `concurrent.futures.Executor`. `open_pool` is called again when a pool broke with its worker.
+
+    `lost` says how many workers were lost with a task that ended by this error; none: it is the task's own.
+    `check` is asked from time to time while a task is waited for, and raises where nobody can perform it.
+    """
 
     def __init__(
         self,
@@ -105,13 +110,15 @@ class Pooled:
         open_pool: Callable[[], Pool],
         *,
         call: Callable[[Executor, Program, Task], Answer] = perform,
-        lost: tuple[type[Exception], ...] = (BrokenExecutor,),
+        lost: Callable[[BaseException], int] = of_a_broken_pool,
+        check: Callable[[], None] = lambda: None,
         deadline_s: float = TASK_DEADLINE_S,
     ) -> None:
         self._call = partial(call, executor, program)
         self._open = partial(opened, executor, program)
         self._open_pool = open_pool
-        self._lost: tuple[type[Exception], ...] = (*lost, CancelledError)
+        self._lost = lost
+        self._check = check
         self._deadline_s = deadline_s
         self._pool = open_pool()
         self.retried = 0
@@ -119,22 +126,19 @@ class Pooled:
     def run(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         futures = [self._submit(task) for task in tasks]
         for at, task in enumerate(tasks):
-            for attempt in range(1, MOST_ATTEMPTS + 1):
-                try:
-                    yield futures[at].result(timeout=self._deadline_s)
-                    break
-                except TimeoutError as error:
+            name = f"task {at + 1} of {len(tasks)} ({type(task).__name__})"
+            workers_lost = 0
+            while (error := self._error_of(futures[at], name)) is not None:
+                workers_lost += self._lost(error)
+                if not self._lost(error):
+                    raise error
+                if workers_lost >= MOST_WORKERS_LOST:
                     raise WorkersLost(
-                        f"task {at + 1} of {len(tasks)} ({type(task).__name__}) did not come back from its worker "
-                        f"within {self._deadline_s:g} s"
+                        f"{name} was given to {workers_lost} workers and each was lost with it: "
+                        f"{error or type(error).__name__}"
                     ) from error
-                except self._lost as error:
-                    if attempt == MOST_ATTEMPTS:
-                        raise WorkersLost(
-                            f"task {at + 1} of {len(tasks)} ({type(task).__name__}) was given to {attempt} workers "
-                            f"and each was lost with it: {error or type(error).__name__}"
-                        ) from error
-                    self._replace(futures, tasks, at)
+                self._submit_again(futures, tasks, at)
+            yield futures[at].result()
 
     def open_all(self, workers: int) -> None:
         """Returns when so many workers have opened their execution: for who measures what comes after."""
@@ -147,23 +151,37 @@ class Pooled:
                     f"waited {self._deadline_s:g} s for {workers} workers to open, and {len(seen)} did"
                 )
 
+    def _error_of(self, future: PoolFuture[Answer], name: str) -> BaseException | None:
+        """What the task ended by, once it has ended."""
+        deadline = time.monotonic() + self._deadline_s
+        while not wait([future], CHECK_EVERY_S).done:
+            self._check()
+            if time.monotonic() > deadline:
+                raise WorkersLost(f"{name} did not come back from its worker within {self._deadline_s:g} s")
+        if future.cancelled():
+            self._check()
+            raise WorkersLost(f"{name} was cancelled by somebody else")
+        return future.exception()
+
     def _submit(self, task: Task) -> PoolFuture[Answer]:
         try:
             return self._pool.submit(self._call, task)
-        except self._lost:
-            # The pool found out between two submissions; the future below fails as those before it did.
+        except BrokenExecutor as error:
+            # The pool found out between two submissions; this future fails as those before it did.
             future: PoolFuture[Answer] = PoolFuture()
-            future.set_exception(BrokenExecutor("the pool broke before the task was submitted"))
+            future.set_exception(error)
             return future
 
-    def _replace(self, futures: list[PoolFuture[Answer]], tasks: Sequence[Task], at: int) -> None:
-        """A new pool if this one is broken, and every task without an answer submitted again."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = self._open_pool()
-        for later in range(at, len(tasks)):
-            if not _answered(futures[later]):
-                futures[later] = self._submit(tasks[later])
-                self.retried += 1
+    def _submit_again(self, futures: list[PoolFuture[Answer]], tasks: Sequence[Task], at: int) -> None:
+        """This task; of a pool that is broken every task without an answer, to a new one."""
+        lost = [at]
+        if isinstance(futures[at].exception(), BrokenExecutor):
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = self._open_pool()
+            lost = [later for later in range(at, len(tasks)) if not _answered(futures[later])]
+        for each in lost:
+            futures[each] = self._submit(tasks[each])
+            self.retried += 1
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -171,74 +189,3 @@ class Pooled:
 
 def _answered(future: PoolFuture[Answer]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
-
-
-def processes(executor: Executor, program: Program, jobs: int) -> Pooled:
-    """`--jobs N`. Spawned, not forked: a worker must not inherit this process's connections."""
-    if jobs < 1:
-        raise UsageError(f"--jobs must be at least 1, and {jobs} was given")
-    return Pooled(executor, program, partial(_open_processes, jobs))
-
-
-def _open_processes(jobs: int) -> ProcessPoolExecutor:
-    context = get_context("spawn")
-    return ProcessPoolExecutor(jobs, context, initializer=_number_worker, initargs=(context.Value("i", 0),))
-
-
-def _number_worker(given_out: Any) -> None:
-    """Each worker gets a number of its own, and with it a core for itself and its server."""
-    with given_out.get_lock():
-        os.environ[WORKER_VARIABLE] = str(given_out.value)
-        given_out.value += 1
-
-
-def _perform_on_dask(executor: Executor, program: Program, task: Task) -> Answer:
-    """Workers of a local cluster are numbered: each gets a core for itself and its server."""
-    from distributed import get_worker
-
-    worker: Any = get_worker()
-    if isinstance(worker.name, int):
-        os.environ.setdefault(WORKER_VARIABLE, str(worker.name))
-    return perform(executor, program, task)
-
-
-@contextmanager
-def dask(
-    executor: Executor, program: Program, address: str | None, jobs: int = 2, connect_s: float | None = None
-) -> Iterator[Pooled]:
-    """`--engine dask`: the cluster at `address`, or a local one of `jobs` processes that ends with this."""
-    try:
-        import distributed
-    except ImportError as error:
-        raise UsageError("--engine dask needs distributed: pip install 'fencepost[dask]'") from error
-
-    library: Any = distributed  # its classes are not typed
-    if address is not None:
-        try:
-            library.comm.get_address_host_port(address, strict=True)
-        except ValueError as error:
-            raise UsageError(f"--address {address}: {error}; give one as tcp://127.0.0.1:8786.") from error
-
-    def connect(target: Any) -> Any:
-        try:
-            return library.Client(target, timeout=connect_s or CONNECT_S, set_as_default=False)
-        except OSError as error:
-            raise UsageError(f"no Dask scheduler answers at {address}: {error}") from error
-
-    def pooled(client: Any) -> Pooled:
-        # pure=False: the same task twice is two runs, which a retry and a check of determinism both need.
-        pool = partial(client.get_executor, pure=False)
-        lost = (BrokenExecutor, library.KilledWorker)
-        return Pooled(executor, program, pool, call=_perform_on_dask, lost=lost)
-
-    if address is not None:
-        with connect(address) as client:
-            yield pooled(client)
-        return
-    with (
-        library.LocalCluster(
-            n_workers=jobs, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, silence_logs=50
-        ) as cluster,
-        connect(cluster) as client,
-    ):
-        yield pooled(client)
