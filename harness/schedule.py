@@ -9,7 +9,9 @@ schedule kept in a test outlives versions of Python and of every library.
 from __future__ import annotations
 
 import json
+import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -57,12 +59,19 @@ JOINING: Mapping[str, type | tuple[type, ...]] = {
 }
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_SECONDS = re.compile(r"\d+(?:\.\d+)?")
-_NUMBER = re.compile(r"[1-9]\d*")
+_SECONDS = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
+_NUMBER = re.compile(r"[1-9][0-9]*")
 _SQLSTATE = re.compile(r"[0-9A-Z]{5}")
 _PATTERN = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
-_JOB = re.compile(r"j([1-9]\d*)(?![A-Za-z0-9_])")
-_JSON_NUMBER = re.compile(r"-?\d[\d.eE+-]*")
+_JOB = re.compile(r"j([1-9][0-9]*)(?![A-Za-z0-9_])")
+_JSON_NUMBER = re.compile(r"-?[0-9][0-9.eE+-]*")
+_HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
+
+DIGITS_OF_A_NUMBER = 9
+DIGITS_OF_SECONDS = 10
+"""Three hundred years, which is as far as a clock can be moved."""
+DECIMALS_OF_SECONDS = 6
+JSON_DEPTH = 50
 
 
 class ScheduleError(UsageError):
@@ -319,7 +328,7 @@ def _as_json(value: Any) -> str:
 
 def _signed(seconds: float) -> str:
     whole = int(seconds)
-    digits = str(abs(whole)) if seconds == whole else f"{abs(seconds):.6f}".rstrip("0")
+    digits = str(abs(whole)) if seconds == whole else f"{abs(seconds):.6f}".rstrip("0").rstrip(".")
     return f"{'-' if seconds < 0 else '+'}{digits}s"
 
 
@@ -328,6 +337,9 @@ def _signed(seconds: float) -> str:
 
 def parse_schedule(text: str) -> Schedule:
     """Raises ScheduleError, which points at the place."""
+    half = _HALF_A_CHARACTER.search(text)
+    if half is not None:
+        raise ScheduleError("this is half a character, or no UTF-8", text, half.start())
     return Schedule(tuple(_Reader(text).schedule()))
 
 
@@ -378,9 +390,9 @@ class _Reader:
         claim = self._claim_ref()
         if claim is not None:
             return claim
-        job = self._match(_JOB)
+        job = self._job_ref()
         if job is not None:
-            return JobRef(int(job.group(1)))
+            return job
         actor = self._match(_NAME)
         if actor is None:
             raise self._wrong("an actor, a claim (#1) or a job (j1) should stand here")
@@ -391,6 +403,12 @@ class _Reader:
         digits = self._match(_SECONDS)
         if digits is None or not self._skip("s"):
             raise self._wrong("seconds should stand here, as in +31s")
+        whole, decimals = digits.groups(default="")
+        if len(whole) > DIGITS_OF_SECONDS or len(decimals) > DECIMALS_OF_SECONDS:
+            raise self._wrong(
+                f"seconds have at most {DIGITS_OF_SECONDS} digits and {DECIMALS_OF_SECONDS} decimals",
+                digits.start(),
+            )
         return sign * float(digits.group())
 
     def _of_actor(self, actor: str) -> Step:
@@ -419,7 +437,7 @@ class _Reader:
 
     def _join(self, actor: str, place: int) -> Join:
         told = self._only_named()
-        wrong = [name for name, value in told.items() if not isinstance(value, JOINING.get(name, ()))]
+        wrong = [name for name, value in told.items() if not _is_joining(name, value)]
         if wrong:
             known = ", ".join(JOINING)
             raise ScheduleError(
@@ -445,11 +463,11 @@ class _Reader:
                 self._expect(",", "',' or ')' should stand here")
                 self._blank()
             claim = None if job is not None or arguments else self._claim_ref()
-            found = None if claim or job is not None or arguments else self._match(_JOB)
+            found = None if claim or job is not None or arguments else self._job_ref()
             if claim is not None:
                 claims.append(claim)
             elif found is not None:
-                job = JobRef(int(found.group(1)))
+                job = found
             else:
                 self._named(arguments)
         return tuple(claims), job, arguments
@@ -468,8 +486,8 @@ class _Reader:
         self._blank()
         number = _JSON_NUMBER.match(self._text, self._at)
         try:
-            # What the decoder takes beyond JSON (NaN, Infinity) is refused: no other reader would take it.
-            value, end = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode(self._text, self._at)
+            value, end = _JSON.raw_decode(self._text, self._at)
+            _check_portable(value)
         except (ValueError, RecursionError):
             raise self._wrong('a JSON value should stand here, as 5 or "text"') from None
         if number is not None and end < number.end():
@@ -488,7 +506,16 @@ class _Reader:
         number = self._match(_NUMBER)
         if number is None:
             raise self._wrong("a number from 1 on should stand here")
-        return int(number.group())
+        return self._countable(number.group(), number.start())
+
+    def _job_ref(self) -> JobRef | None:
+        job = self._match(_JOB)
+        return None if job is None else JobRef(self._countable(job.group(1), job.start(1)))
+
+    def _countable(self, digits: str, place: int) -> int:
+        if len(digits) > DIGITS_OF_A_NUMBER:
+            raise self._wrong(f"a number has at most {DIGITS_OF_A_NUMBER} digits", place)
+        return int(digits)
 
     def _place(self) -> Place:
         if self._skip("*"):
@@ -518,10 +545,9 @@ class _Reader:
         if found is None:
             raise self._wrong("a statement should stand here: #3, /COMMIT/ or /UPDATE/#2")
         pattern = found.group(1).replace(r"\/", "/")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise self._wrong(f"this is no regular expression ({error})", found.start()) from None
+        problem = _problem_of(pattern)
+        if problem is not None:
+            raise self._wrong(f"this is no regular expression ({problem})", found.start())
         if self._peek() == "#":
             self._take()
             return Statement(pattern, self._number())
@@ -573,5 +599,50 @@ class _Reader:
         return ScheduleError(told, self._text, at)
 
 
+def _is_joining(name: str, value: Any) -> bool:
+    kind = JOINING.get(name, ())
+    is_flag = isinstance(value, bool)
+    return isinstance(value, kind) and is_flag == (kind is bool) and value != ""
+
+
+def _problem_of(pattern: str) -> str | None:
+    """Why this is no regular expression, or none that every version of Python reads alike."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            re.compile(pattern)
+        except RecursionError:
+            return "nested too deep"
+        except (re.error, ValueError, OverflowError, Warning) as error:
+            return str(error)
+    return None
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(name)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(digits)
+    return value
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _check_portable(value: Any, depth: int = JSON_DEPTH) -> None:
+    """Raises ValueError for what Python's decoder takes and others would not."""
+    match value:
+        case str():
+            value.encode()
+        case list() | dict() if depth == 0:
+            raise ValueError("nested too deep")
+        case list():
+            for item in value:
+                _check_portable(item, depth - 1)
+        case dict():
+            for name, item in value.items():
+                _check_portable(name, depth)
+                _check_portable(item, depth - 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.harness.errors import UsageError
@@ -125,16 +127,35 @@ def test_blanks_and_line_ends_separate_nothing() -> None:
         ("A:complete(n=)", 14, "a JSON value"),
         ("A:complete(n=01)", 14, "no JSON number"),
         ("A:complete(n=NaN)", 14, "a JSON value"),
+        ("A:complete(n=1e999)", 14, "a JSON value"),
+        (r'A:complete(n="\ud800")', 14, "a JSON value"),
+        ("A:complete(n=" + "[" * 60 + "]" * 60 + ")", 14, "a JSON value"),
+        ("A:complete(n=" + "[" * 100_000, 14, "a JSON value"),
+        ("A:complete(n=\ud800)", 14, "half a character"),
+        ("A:complete(#9999999999)", 13, "at most 9 digits"),
+        (f"A:complete(#{'9' * 5000})", 13, "at most 9 digits"),
+        ("A:cancel(j99999999999999999999)", 11, "at most 9 digits"),
+        ("clock>j99999999999999999999", 8, "at most 9 digits"),
+        ("A:cancel(j\u0663)", 11, "'=' and a JSON value"),
+        ("clock+\u0663s", 7, "seconds should stand here"),
+        ("clock+99999999999s", 7, "at most 10 digits and 6 decimals"),
+        ("clock>A-0.0000001s", 9, "at most 10 digits and 6 decimals"),
         ("A:complete(n=1, n=2)", 17, "n is given twice"),
         ("A:complete(n=1, #1)", 17, "a claim (#1), a job (j1) or name=value"),
         ("A:complete@", 12, "a checkpoint"),
         ("A:complete@before/COMMIT", 18, "a statement should stand here"),
         ("A:complete@before/(/", 18, "no regular expression"),
+        ("A:complete@before/a{99999999999999}/", 18, "no regular expression"),
+        ("A:complete@before/(?L)a/", 18, "no regular expression"),
+        ("A:complete@before/[[a]/", 18, "no regular expression (Possible nested set"),
+        ("A:complete@before/" + "(" * 5000 + ")" * 5000 + "/", 18, "no regular expression (nested too deep"),
         ("A:complete~eat/COMMIT/", 12, "one of lose_reply"),
         ("A:complete~error4/COMMIT/", 12, "one of lose_reply"),
         ("A:complete~lose_reply", 22, "a statement should stand here"),
         ("C:join(nick=1)", 3, "join takes known_as"),
         ("C:join(known_as=1)", 3, "join takes known_as"),
+        ('C:join(known_as="")', 3, "join takes known_as"),
+        ("C:join(clock_skew_s=true)", 3, "join takes known_as"),
         ("A:cut(#1)", 6, "no claim and no job is named here"),
     ],
 )
@@ -216,7 +237,52 @@ def test_what_is_printed_is_read_back(schedule: Schedule) -> None:
     assert str(again) == text
 
 
-@given(st.text(alphabet='AB:>|@~#/!?()=+-sj1 "{}\\clockrash*', max_size=40))
+STEPS_OF_EVERY_KIND = (
+    'P:enqueue(key="a", payload={"n":[1,"x"]})',
+    "A:claim@after_claim@before/UPDATE jobs/#2~lose_reply/COMMIT/!",
+    "A:complete_batch(#2, #1?)@*~error40001#2?",
+    'A:join(known_as="B", clock_skew_s=-3.5, process=true)',
+    "P:set_token(j1, token=9223372036854775808)",
+    "clock+0.5s",
+    "clock>j1-10s",
+    "clock>#1+3s",
+    "crash(notice=false)",
+    'A:cut(how="rst")',
+    "A>!",
+    "A:exit",
+)
+OUT_OF_PLACE = st.sampled_from(
+    [
+        *"|:>@~#/!?()[]{}=,+-*.sj\\\"'\n\t\x00\u0663\u00b2\ud800\udfff",
+        *("j0", "#0", "9" * 20, "9" * 5000, "1e999", "-1e999", "NaN", "Infinity", "0.0000001", "null", '""'),
+        *(r'"\ud800"', "{9999999999999}", "(?L)", "(?i)", "[[a]", "[" * 60, "]" * 60, "(" * 200, ")" * 200),
+    ]
+)
+
+
+@st.composite
+def nearly_schedules(draw: st.DrawFn) -> str:
+    """A schedule with characters taken out, put in and exchanged."""
+    text = " | ".join(draw(st.lists(st.sampled_from(STEPS_OF_EVERY_KIND), min_size=1, max_size=4)))
+    for _ in range(draw(st.integers(1, 4))):
+        marks = [at for at in range(len(text)) if text[at - 1 : at] in {*"#j=+-/["}]
+        at = draw(st.integers(0, len(text)) | st.sampled_from([0, *marks]))
+        match draw(st.sampled_from(["out", "in", "swap"])):
+            case "out":
+                text = text[:at] + text[at + draw(st.integers(1, 4)) :]
+            case "in":
+                text = text[:at] + draw(OUT_OF_PLACE | st.characters()) + text[at:]
+            case "swap":
+                text = text[:at] + text[at + 1 : at + 2] + text[at : at + 1] + text[at + 2 :]
+    return text
+
+
+@given(
+    nearly_schedules()
+    | st.text(st.characters(exclude_categories=()), max_size=40)
+    | st.text(alphabet='AB:>|@~#/!?()=+-sj1 "{}\\clockrash*', max_size=40)
+)
+@settings(max_examples=500, deadline=timedelta(seconds=5))
 def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
     try:
         schedule = parse_schedule(text)
@@ -224,3 +290,7 @@ def test_any_text_is_read_or_refused_with_a_place(text: str) -> None:
         assert 0 <= error.column <= len(text)
     else:
         assert parse_schedule(str(schedule)) == schedule
+
+
+def test_a_move_of_the_clock_too_small_to_print_is_printed_as_none() -> None:
+    assert str(ClockBy(1e-7)) == "clock+0s"
