@@ -21,7 +21,7 @@ from fencepost.harness.machine_actions import (
     WORKERS,
 )
 from fencepost.harness.machine_tally import Tally
-from fencepost.harness.machine_way import Action, Crossing, Way
+from fencepost.harness.machine_way import Action, Crossing, Turn, Way
 from fencepost.harness.race import Race
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.schedule import (
@@ -144,11 +144,12 @@ class Example:
     # -- going its way ----------------------------------------------------------------------------------------
 
     def _do(self, unless_held: Action, while_held: Action) -> None:
+        turn = Turn(unless_held, while_held)
         if not self._is_played:
-            if self._way.follow(unless_held, while_held):
+            if self._way.follow(turn):
                 return
             self._begin_to_play()
-        chosen = while_held if self._held else unless_held
+        chosen = turn.chosen(bool(self._held))
         before = self._stands
         self._perform(chosen)
         self._way.go(chosen, held=bool(self._held), over=self._over, moved=before != self._stands)
@@ -164,8 +165,13 @@ class Example:
             raise CouldNotBegin(str(error)) from error
         self._player = self._playing.player
         self._is_played = True
-        for action in self._way.passed:
-            self._perform(action)
+        as_before = True
+        for turn, place in self._way.passed:
+            self._perform(turn.chosen(bool(self._held)))
+            as_before &= (bool(self._held), self._over) == (place.held, place.over)
+        if not as_before:
+            self.tally.otherwise += 1
+            self._way.leave()
 
     @property
     def _stands(self) -> object:

@@ -22,6 +22,8 @@ class Tally:
     examples: int = 0
     repeated: int = 0
     """Those that went as another had gone, and were not played again."""
+    otherwise: int = 0
+    """Those that went another way than the same had before: something they hang on is not in the runner's hands."""
     steps: int = 0
     answered: int = 0
     in_flight: int = 0
@@ -67,8 +69,9 @@ class Tally:
 
     def __str__(self) -> str:
         struck = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
+        otherwise = f", {self.otherwise} otherwise than before" if self.otherwise else ""
         return (
-            f"{self.examples} examples ({self.repeated} more went the same ways), "
+            f"{self.examples} examples ({self.repeated} more went the same ways{otherwise}), "
             f"{self.steps} steps, {self.answered} operations answered, "
             f"{self.in_flight} of them in flight while others acted, {self.unknown} with their answer lost, "
             f"{self.faults.total()} faults ({struck or 'none'}), {self.predictions} answers foretold"

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Action = tuple[str, Mapping[str, Any]]
 """A method of the machine, and what it is given."""
+
+
+class Turn(NamedTuple):
+    """What was drawn for it: which of the two is done is seen when its time has come."""
+
+    unless_held: Action
+    while_held: Action
+
+    def chosen(self, held: bool) -> Action:
+        return self.while_held if held else self.unless_held
 
 
 @dataclass(slots=True)
@@ -29,19 +39,18 @@ class Way:
 
     def __init__(self, start: Crossing) -> None:
         self._place = start
-        self.passed: list[Action] = []
-        """What it did while it was on known ways: to be played once it leaves them."""
+        self.passed: list[tuple[Turn, Crossing]] = []
+        """What it did while it was on known ways, and where to: to be played once it leaves them."""
 
-    def follow(self, unless_held: Action, while_held: Action) -> bool:
+    def follow(self, turn: Turn) -> bool:
         """Go on with the one that is done there, if that is known."""
         if self._place.over:
             return True
-        chosen = while_held if self._place.held else unless_held
-        onward = self._place.onward.get(_name(chosen))
+        onward = self._place.onward.get(_name(turn.chosen(self._place.held)))
         if onward is None:
             return False
         if onward is not self._place:
-            self.passed.append(chosen)
+            self.passed.append((turn, onward))
         self._place = onward
         return True
 
@@ -54,6 +63,10 @@ class Way:
         if not self._place.over:
             onward = Crossing(held, over) if moved else self._place
             self._place = self._place.onward.setdefault(_name(done), onward)
+
+    def leave(self) -> None:
+        """What was known did not come true again: nothing is to be learnt from where this goes on."""
+        self._place = Crossing()
 
     def end(self) -> None:
         self._place.ended = True
