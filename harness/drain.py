@@ -33,6 +33,8 @@ def drain(
         runner.go_on(runner.parked[0])
     budget = OPERATIONS_AT_LEAST + OPERATIONS_PER_JOB * len(runner.last_observation.jobs)
     drainer = seat_drainer() if _live(runner) else None
+    if drainer is not None and Capability.CANCEL in capabilities:
+        _cancel_the_exhausted(runner, drainer)
     while drainer is not None and _live(runner) and budget > 0:
         budget -= _settle_one(runner, drainer, lease_time, capabilities)
     if runner.in_flight:
@@ -43,6 +45,18 @@ def drain(
 
 def _live(runner: Runner) -> list[JobView]:
     return [view for view in runner.last_observation.jobs if view.state in LIVE_STATES]
+
+
+def _cancel_the_exhausted(runner: Runner, drainer: Actor) -> None:
+    """A job whose token was set from outside, perhaps to the last there is, may be one that nobody can ever claim."""
+    tampered = {
+        step.call.arguments["job"]
+        for step in runner.steps
+        if step.call is not None and step.call.operation == "set_token" and step.reply is not None
+    }
+    for view in _live(runner):
+        if view.job in tampered:
+            runner.let_go(drainer, "cancel", {"job": view.job})
 
 
 def _settle_one(

@@ -17,6 +17,7 @@ from fencepost.harness.clock.preload import ClockPreload, find_preload, require_
 from fencepost.harness.clock.server_clock import ServerClock
 from fencepost.harness.control import Control
 from fencepost.harness.errors import UsageError
+from fencepost.harness.foretold import run_foretold
 from fencepost.harness.lease_time import ByClock, ByRewritingTheRow, ByWaiting, LeaseTime
 from fencepost.harness.loading import LoadedQueue
 from fencepost.harness.network.engines import check_engine, check_network
@@ -113,7 +114,8 @@ class Lab:
 
     def run(self, loaded: LoadedQueue, variant: Variant) -> Run:
         with pinned(self.core):
-            return self.bench(loaded).run(variant)
+            bench = self.bench(loaded)
+            return run_foretold(bench, variant) if variant.scenario.foretold else bench.run(variant)
 
     def _strike_server(self, running: LoadedQueue, strike: Callable[[], None]) -> None:
         """Let a fault hit the server under test. Benches that do not run now leave it before and return after."""

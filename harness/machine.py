@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from fencepost.harness.adapter import OPERATION_NEEDS, Capability, JobState
+from fencepost.harness.adapter import OPERATION_NEEDS, Capability
 from fencepost.harness.bench import Bench
 from fencepost.harness.machine_actions import (
     ACTIONS,
@@ -396,16 +396,10 @@ class QueueMachine(Example, RuleBasedStateMachine):
             self._take_over(ref, "claim", WRITES[0])
         else:
             self._write(WRITES[0], 0, TTLS_S[0])
-        if self._over or not self._is_over(ref):
+        if self._over or not self._player.is_over(ref):
             return False
         self._start(self._player.owner_of(ref.number), "bypass_guard", claims=(ref,))
         return True
-
-    def _is_over(self, ref: ClaimRef) -> bool:
-        """A claim past which no write may come: where the guard does not see to it, the ledger must."""
-        claim = self._player.claims[ref.number - 1]
-        view = self._rows.by_job.get(claim.job)
-        return view is not None and (view.token != claim.token or view.state is JobState.SUCCEEDED)
 
     def _exhaust_a_token(self, who: str) -> None:
         """A job of its own, with the last token there is, and away with it: nothing after it could be claimed."""

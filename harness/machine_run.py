@@ -108,10 +108,12 @@ def finding_text(run: Run, queue_path: str, trace_path: Path | None) -> str:
         told = os.path.relpath(trace_path)
     if text is None:
         return failure_text(run.trace, "there is no schedule: the first step broke", told)
-    by_the_model = ["--model"] if run.facts.unmet and not run.facts.violations else []
-    command = shlex.join(["fencepost", "replay", text, "--queue", queue_path, *by_the_model])
+    by_the_model = bool(run.facts.unmet) and not run.facts.violations
+    model = ["--model"] if by_the_model else []
+    command = shlex.join(["fencepost", "replay", text, "--queue", queue_path, *model])
     schedule = parse_schedule(text)
-    scenario = "\n".join(f"    {line}".rstrip() for line in scenario_text(schedule, run.trace).splitlines())
+    written = scenario_text(schedule, run.trace, by_the_model=by_the_model)
+    scenario = "\n".join(f"    {line}".rstrip() for line in written.splitlines())
     return "\n".join(
         (
             failure_text(_without_drain(run).trace, command, told),

@@ -139,6 +139,11 @@ class Race:
         """Stop the server at once and start it again, so that it recovers from a crash; workers reconnect."""
         self.server.crash()
 
+    def finish(self) -> None:
+        """Let everybody who is held go on, until nobody is."""
+        while parked := self._runner.parked:
+            self._runner.go_on(parked[0], self.scenario_line())
+
     @property
     def faults(self) -> tuple[Fault, ...]:
         return self._striker.faults
@@ -156,6 +161,21 @@ class Race:
         if moment_us is None:
             raise NotEstablished(f"when job {job} is to run next is not shown by this queue's rows")
         return moment_us
+
+    def due_us(self, job: JobId) -> int:
+        """When it can be claimed: its lease ends then, or it has waited long enough."""
+        view = self.look(job)
+        if view.state is not JobState.LEASED:
+            return self.next_run_us(job)
+        if view.lease_until_us is None:
+            raise NotEstablished(f"when the lease on job {job} ends is not shown by this queue's rows")
+        return view.lease_until_us
+
+    def lease_until_us(self, claim: Claim) -> int:
+        """When the lease was to end when it was given."""
+        if claim.lease_until_us is None:
+            raise NotEstablished(f"this queue's claims, as that of job {claim.job}, do not say when they end")
+        return claim.lease_until_us
 
     @property
     def now_us(self) -> int:
@@ -540,6 +560,20 @@ class Pending:
         if job is not None and claim.job != job:
             raise NotEstablished(f"{self._name} got job {claim.job}, the schedule wants {job}")
         return claim
+
+    def claims(self, count: int) -> tuple[Claim, ...]:
+        """What a batch claim brought: so many, or the race was not established."""
+        found = self.result().claims()
+        if len(found) != count:
+            raise NotEstablished(f"{self._name} found {len(found)} jobs to claim, the schedule wants {count}")
+        return found
+
+    def job(self) -> JobId:
+        """The job it made, or found under its key."""
+        job = self.result().accepted().reply.job
+        if job is None:
+            raise NotEstablished(f"{self._name} brought no job")
+        return job
 
     def found_nothing(self) -> None:
         reply = self.reply()

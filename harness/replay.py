@@ -92,6 +92,12 @@ class Player:
         status = None if pending is None else pending.status
         return None if status is CallStatus.ANSWERED else status
 
+    def is_over(self, ref: ClaimRef) -> bool:
+        """A claim past which no write may come: where the guard does not see to it, the ledger must."""
+        claim = self._claims[ref.number - 1]
+        view = self._race.history[-1].after.by_job.get(claim.job)
+        return view is not None and (view.token != claim.token or view.state is JobState.SUCCEEDED)
+
     def call_of(self, actor: str) -> Call:
         """The actor's latest."""
         return self._pending[actor].call
@@ -203,7 +209,7 @@ class Player:
     def _pass(self, step: ClockPast) -> None:
         if isinstance(step.target, JobRef):
             job = self._job(step.target)
-            moment_us = self._moment_us(step, job) + round(step.offset_s * 1e6)
+            moment_us = self._race.due_us(job) + round(step.offset_s * 1e6)
             self._race.clock.advance_to(moment_us, str(step).removeprefix("clock>"))
             return
         target = step.target
@@ -214,20 +220,10 @@ class Player:
             target = ClaimRef(latest)
         claim = self._claim(target)
         if step.offset_s:
-            until_us = claim.lease_until_us
-            if until_us is None:
-                raise NotEstablished(f"{step}: when that lease ends is not known")
-            moment_us = until_us + round(step.offset_s * 1e6)
+            moment_us = self._race.lease_until_us(claim) + round(step.offset_s * 1e6)
             self._race.clock.advance_to(moment_us, str(replace(step, target=target)).removeprefix("clock>"))
             return
         self._race.clock.advance_past(claim)
-
-    def _moment_us(self, step: ClockPast, job: JobId) -> int:
-        view = self._race.look(job)
-        moment_us = view.lease_until_us if view.state is JobState.LEASED else view.next_run_at_us
-        if moment_us is None:
-            raise NotEstablished(f"{step}: the rows of job {job} show no moment to wait for")
-        return moment_us
 
     # -- names ------------------------------------------------------------------------------------------------
 
@@ -313,12 +309,12 @@ def replay_of(schedule: Schedule, *, name: str = "replay", sentence: str | None 
         body=body,
         requires=_requires(schedule),
         witnesses=(witness,),
-        server_faults=frozenset(_server_faults(schedule)),
+        server_faults=frozenset(faults_of_the_server(schedule)),
     )
     return Variant(made)
 
 
-def _server_faults(schedule: Schedule) -> Iterator[provider.ServerFault]:
+def faults_of_the_server(schedule: Schedule) -> Iterator[provider.ServerFault]:
     for step in schedule:
         if isinstance(step, ServerFault):
             yield provider.ServerFault(step.name)

@@ -58,6 +58,8 @@ class Scenario:
     each: Mapping[str, Sequence[str]] = field(default_factory=dict)
     classified: bool = False
     """Judged by what became of its late writes (harness/classify.py), each run after a control run of its own."""
+    foretold: bool = False
+    """Judged by the model as well (harness/model.py): each answer must be one it foretold."""
     path: str = "direct"
     """How its participants reach the server, of `PATHS`."""
     server_faults: frozenset[ServerFault] = frozenset()
@@ -136,6 +138,7 @@ def scenario(
     family: str | None = None,
     each: Mapping[str, Sequence[str]] | None = None,
     classified: bool = False,
+    foretold: bool = False,
     path: str = "direct",
     server_faults: Collection[ServerFault] = (),
 ) -> Callable[[Body], Scenario]:
@@ -167,6 +170,7 @@ def scenario(
             witnesses=tuple(witnesses),
             each=dict(each or {}),
             classified=classified,
+            foretold=foretold,
             path=path,
             server_faults=frozenset(server_faults),
         )

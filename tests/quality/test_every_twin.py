@@ -11,6 +11,8 @@ import hypothesis
 import pytest
 
 from fencepost.harness.adapter import Twin
+from fencepost.harness.bench import Run
+from fencepost.harness.foretold import names_of
 from fencepost.harness.lab import Lab, LabOptions
 from fencepost.harness.loading import load_queue
 from fencepost.harness.machine_run import look
@@ -18,11 +20,13 @@ from fencepost.harness.machine_settings import SETTINGS
 from fencepost.harness.profiles import PROFILES, base_seed
 from fencepost.harness.replay import replay_of
 from fencepost.harness.scenario import Variant, installed_scenarios
+from fencepost.harness.scenario_text import scenario_text
 from fencepost.harness.schedule import parse_schedule
 from fencepost.harness.twins import load_suites
 from fencepost.harness.verdict import Verdict
 from fencepost.scenarios.test_invariants import PARTS
 from fencepost.tests.test_replay import played
+from fencepost.tests.test_scenario_text import pasted
 
 RESULTS = Path(__file__).resolve().parents[2] / ".fencepost" / "quality"
 
@@ -45,7 +49,7 @@ def lab() -> Iterator[Lab]:
 @pytest.mark.parametrize(
     "twin", [t for suite in load_suites() for t in suite.twins], ids=lambda twin: twin.name
 )
-def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin) -> None:
+def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin, tmp_path: Path) -> None:
     ci = PROFILES["ci"]
     settings = hypothesis.settings(
         SETTINGS, max_examples=ci.examples, stateful_step_count=ci.steps, database=None
@@ -57,7 +61,6 @@ def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin) -> None:
         if looked.found is not None:
             break
         looked_at += looked.tally.examples
-    lab.put_away(loaded)
     assert looked.found is not None, f"not found by {twin.breaks}: {looked.proved_nothing or looked.tally}"
     assert looked.tally.found_at is not None
     examples = looked_at + looked.tally.found_at
@@ -67,8 +70,24 @@ def test_the_state_machine_finds_the_twin(lab: Lab, twin: Twin) -> None:
     told = {"twin": twin.name, "examples": examples, "steps": len(schedule), "schedule": str(schedule)}
     (RESULTS / f"{twin.name}.json").write_text(json.dumps(told))
     assert looked.found.replays, str(looked.found)
+    assert_it_can_be_pasted(lab, twin, looked.found.run, tmp_path)
     assert examples <= EXAMPLES_AT_MOST
     assert len(schedule) <= LONGER.get(twin.name, STEPS_AT_MOST), str(schedule)
+
+
+def assert_it_can_be_pasted(lab: Lab, twin: Twin, found: Run, directory: Path) -> None:
+    """As a scenario it fails by the same name, and passes on the queue that keeps the promise."""
+    schedule = parse_schedule(found.trace.header["schedule"])
+    scenario = pasted(
+        scenario_text(schedule, found.trace, by_the_model=not found.facts.violations), directory
+    )
+    (variant,) = scenario.variants()
+    loaded = load_queue(twin.path)
+    again = lab.run(loaded, variant)
+    lab.put_away(loaded)
+    assert twin.breaks in names_of(again), again.judgement.reasons
+    mended = lab.run(load_queue("reference"), variant)
+    assert mended.judgement.verdict is Verdict.PASS, f"{schedule}: {mended.judgement.reasons}"
 
 
 def every_variant() -> list[Variant]:
