@@ -62,6 +62,8 @@ class Scenario:
     """Judged by the model as well (harness/model.py): each answer must be one it foretold."""
     path: str = "direct"
     """How its participants reach the server, of `PATHS`."""
+    processes: bool = False
+    """Some of its workers are processes of their own whatever `--actors` says. They take long to start."""
     server_faults: frozenset[ServerFault] = frozenset()
     """What it does to the server: it is skipped where the server's provider cannot."""
     needs_where: tuple[Need, ...] = ()
@@ -140,6 +142,7 @@ def scenario(
     classified: bool = False,
     foretold: bool = False,
     path: str = "direct",
+    processes: bool = False,
     server_faults: Collection[ServerFault] = (),
 ) -> Callable[[Body], Scenario]:
     """Declare a scenario. Its docstring's first line is its sentence; `witnesses` is what a pass rests on."""
@@ -172,6 +175,7 @@ def scenario(
             classified=classified,
             foretold=foretold,
             path=path,
+            processes=processes,
             server_faults=frozenset(server_faults),
         )
 

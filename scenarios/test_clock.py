@@ -29,6 +29,7 @@ LEASE_TOLERANCE_S = 30.0
     requires={FENCING, CLOCK, Capability.LEASE_LENGTH},
     witnesses=[found_nothing("B"), lease_expired, reclaimed, was_refused("A", "complete", "token_mismatch")],
     each={"clock": tuple(SKEWS_S)},
+    processes=True,
 )
 def workers_clock_is_wrong(race: Race, clock: str) -> None:
     """A's own clock is an hour wrong: its lease is as long as it asked for, and it loses it like anybody."""

@@ -21,7 +21,7 @@ CHECKPOINTS = Capability.CHECKPOINTS
 FENCING = Capability.FENCING
 
 
-@scenario(witnesses=[struck("kill"), found_nothing("B"), lease_expired, reclaimed])
+@scenario(witnesses=[struck("kill"), found_nothing("B"), lease_expired, reclaimed], processes=True)
 def killed_mid_execution(race: Race) -> None:
     """A is killed while it executes: until its lease ends nobody gets the job, then B does it."""
     job = race.enqueue()
@@ -44,6 +44,7 @@ def killed_mid_execution(race: Race) -> None:
     requires={FENCING, CHECKPOINTS},
     witnesses=[struck("kill"), was_held("A", "complete"), answer_lost("A", "complete")],
     each={"checkpoint": ("before_lock", "after_guard", "after_ledger", "before_commit", "after_commit")},
+    processes=True,
 )
 def killed_while_completing(race: Race, checkpoint: str) -> None:
     """A is killed in the middle of its complete: before the commit nothing of it stays, after it all of it."""
@@ -72,6 +73,7 @@ def killed_while_completing(race: Race, checkpoint: str) -> None:
     requires={FENCING},
     witnesses=[struck("stop"), struck("cont"), lease_expired, reclaimed, was_refused("A", "complete")],
     each={"comes_back": ("while_b_runs", "after_b_is_done")},
+    processes=True,
 )
 def stopped_for_longer_than_the_lease(race: Race, comes_back: str) -> None:
     """A is frozen past its lease and continued: B has the job by then, and A's complete is refused."""
@@ -98,6 +100,7 @@ def stopped_for_longer_than_the_lease(race: Race, comes_back: str) -> None:
     requires={FENCING, CHECKPOINTS, Capability.CLOCK},
     witnesses=[struck("stop"), struck("cont"), lease_expired, was_held("A", "complete"), found_nothing("B")],
     each={"checkpoint": ("after_guard", "before_ledger", "before_commit")},
+    processes=True,
 )
 def stopped_while_completing(race: Race, checkpoint: str) -> None:
     """A is frozen past its lease with its guard behind it: the row is locked, so B finds nothing, and A finishes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -246,9 +247,20 @@ def test_the_matrix_says_which_scenario_leads_for_which_twin() -> None:
 def test_spreading_loses_and_doubles_nothing() -> None:
     variants = variants_of([])
     assert sorted(v.name for v in spread(variants)) == sorted(v.name for v in variants)
-    without_faults = {scenario.name for scenario in installed_scenarios() if not scenario.has_faults}
-    first = [v.scenario.name for v in spread(variants)[: len(without_faults)]]
-    assert sorted(first) == sorted(without_faults)
+
+
+def test_the_first_of_every_scenario_comes_early_and_what_is_slow_late() -> None:
+    slow = {s.name for s in installed_scenarios() if s.processes or s.server_faults}
+    order = [variant.scenario.name for variant in spread(variants_of([]))]
+    quick = {scenario.name for scenario in installed_scenarios()} - slow
+    assert set(order[: len(quick)]) == quick
+    assert not slow & set(order[: -sum(name in slow for name in order)])
+
+
+def test_scenarios_with_processes_of_their_own_say_so() -> None:
+    for scenario in installed_scenarios():
+        seated = re.search(r"process=True|clock_skew_s=", inspect.getsource(scenario.body))
+        assert scenario.processes == bool(seated), scenario.name
 
 
 def test_scenarios_have_names_of_their_own() -> None:
