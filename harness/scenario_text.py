@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -155,7 +156,7 @@ class _Writing:
         claims = [self._claim(ref) for ref in self._meant.claims_of[number]]
         arguments = {**DEFAULT_ARGUMENTS.get(step.operation, {}), **step.arguments}
         keywords = [*([f"job=job{step.job.number}"] if step.job is not None else [])]
-        keywords += [f"{name}={value!r}" for name, value in arguments.items()]
+        keywords += [f"{name}={_literal(value)}" for name, value in arguments.items()]
         holds = [self._place(place) for place in step.holds if not isinstance(place, AtEveryStatement)]
         if holds:
             several = ", ".join(holds)
@@ -387,4 +388,8 @@ def _variable(actor: str) -> str:
 
 
 def _keywords(arguments: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return ", ".join(f"{name}={_literal(value)}" for name, value in arguments.items())
+
+
+def _literal(value: object) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
