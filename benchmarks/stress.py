@@ -1,16 +1,18 @@
 """What a plain stress test hits: 8 threads on one queue, nothing held, no clock moved, no connection lost.
 
-    python benchmarks/stress.py [--seconds 60] [--jobs 2] [--twin NAME …]
+    python benchmarks/stress.py [--seconds 60] [--jobs 2] [--twin NAME … | --missing]
 
 Each thread enqueues (some under a key, some for later), claims with a short lease and completes, fails or beats,
 sometimes late; some cancel and some reap. When the time is over the threads drain what is left. It is judged by what a
 test of this kind has at hand: the answers its threads got, and the rows at the end. The reference queue comes first and
-must show nothing, or the rest would mean nothing. The figures go to docs/figures/stress.json.
+must show nothing, or the rest would mean nothing. The figures go to docs/figures/stress.json; with `--missing` those of
+the twins that have none there are added, with `--twin` they are only printed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import random
@@ -25,7 +27,7 @@ from typing import Any
 
 import psycopg
 
-from fencepost.docs.twin_figures import Figures
+from fencepost.docs.twin_figures import FIGURES, Figures
 from fencepost.harness.adapter import (
     TERMINAL_STATES,
     Claim,
@@ -64,10 +66,16 @@ class Told:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--twin", action="append", default=[])
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--twin", action="append", default=[])
+    which.add_argument(
+        "--missing", action="store_true", help="twins without a figure; keep those of the others"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="queues at a time, a core each")
     arguments = parser.parse_args()
-    chosen = [twin for twin in TWINS if not arguments.twin or twin.name in arguments.twin]
+    kept = figures_so_far() if arguments.missing else {}
+    wanted = [twin for twin in TWINS if not arguments.twin or twin.name in arguments.twin]
+    chosen = [twin for twin in wanted if twin.name not in kept]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, context, take_a_core, (context.Value("i", 0),)) as pool:
         told_of_reference = pool.submit(hit, "reference", arguments.seconds)
@@ -82,8 +90,13 @@ def main() -> int:
             )
         )
     if not arguments.twin:
-        write(hits, arguments.seconds)
+        write({**kept, **hits}, arguments.seconds)
     return 0
+
+
+def figures_so_far() -> dict[str, dict[str, Any]]:
+    told = json.loads((FIGURES / "stress.json").read_text())["twins"]
+    return {twin.name: told[twin.name] for twin in TWINS if twin.name in told}
 
 
 def take_a_core(given_out: Any) -> None:
