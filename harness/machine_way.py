@@ -31,7 +31,7 @@ class Crossing:
     held: bool = False
     over: bool = False
     ended: bool = False
-    onward: dict[str, Crossing] = field(default_factory=dict)
+    onward: dict[int, Crossing] = field(default_factory=dict)
 
 
 class Way:
@@ -72,6 +72,7 @@ class Way:
         self._place.ended = True
 
 
-def _name(action: Action) -> str:
+def _name(action: Action) -> int:
+    """A hash: a search of hours goes through millions of crossings."""
     name, given = action
-    return f"{name} {sorted(given.items(), key=lambda item: item[0])!r}"
+    return hash(f"{name} {sorted(given.items(), key=lambda item: item[0])!r}")
