@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from multiprocessing.util import Finalize
 from types import MappingProxyType
 from typing import Final
@@ -176,6 +177,7 @@ class RealExecution:
             for actor in sorted(program.actors, key=lambda actor: actor.name)
         }
         self._keeps_results = Capability.RESULT in self._bench.capabilities
+        self._counts_tokens = Capability.CONSECUTIVE_TOKENS in self._bench.capabilities
         self._reports_checkpoints = Capability.CHECKPOINTS in self._bench.capabilities
 
     def close(self) -> None:
@@ -186,12 +188,13 @@ class RealExecution:
 
     def reset(self) -> None:
         self._end_flights()
-        self._bench.reset()
+        self._stage.reset()
         self._parts = {actor.name: Part(actor.operations) for actor in self._program.actors}
         self._faults = {fault.name: fault.times for fault in self._program.faults}
         self._invariants: tuple[Invariant, ...] = tuple(applicable(self._bench.capabilities))
         self._transactions: dict[int, Transaction] = {}
         self._names: dict[JobId, str] = {}
+        self._tokens: dict[JobId, dict[int, int]] = {}
         self._claims: list[Claim] = []
         self._steps = 0
         self._calls = 0
@@ -277,17 +280,38 @@ class RealExecution:
         return tuple(moves)
 
     def take(self, choice: Choice) -> StepResult:
+        known = len(self._names)
         try:
-            if choice.thread == EXPIRE:
-                return self._expire(choice)
-            if choice.thread == RESTART:
-                return self._restart(choice)
-            if choice.variant == CRASH:
-                return self._crash(choice)
-            return self._move(choice)
+            step = self._take(choice)
         except BaseException:
             self._broke = True
             raise
+        if not self._stage.unsteady:
+            return step
+        return replace(step, footprint=self._in_names(step.footprint, known))
+
+    def _take(self, choice: Choice) -> StepResult:
+        if choice.thread == EXPIRE:
+            return self._expire(choice)
+        if choice.thread == RESTART:
+            return self._restart(choice)
+        if choice.variant == CRASH:
+            return self._crash(choice)
+        return self._move(choice)
+
+    def _in_names(self, touched: Footprint, known: int) -> Footprint:
+        """A row is compared with those of other runs, where the same one may have another key: it goes by its job's
+        name, or it may be any. Not by one its own step gave: which of two jobs is named first is for their order."""
+        unsteady = self._stage.unsteady
+        names = {str(job): name for job, name in islice(self._names.items(), known)}
+
+        def named(access: Access) -> Access:
+            if access.key is None or access.thing not in unsteady:
+                return access
+            parts = tuple(names.get(str(part)) for part in access.key)
+            return Access(access.thing, access.mode, None if None in parts else parts)
+
+        return Footprint(frozenset(map(named, touched.accesses)), touched.unknown)
 
     # -- an actor moves ---------------------------------------------------------------------------------------
 
@@ -622,6 +646,13 @@ class RealExecution:
     def _name(self, job: JobId) -> str:
         return self._names.setdefault(job, f"j{len(self._names) + 1}")
 
+    def _token(self, job: JobId, token: int | None) -> int | None:
+        """Where a job's tokens are not 1, 2, 3 in every run, by the order in which they were seen."""
+        if not token or self._counts_tokens:  # 0: of a job nobody has had
+            return token
+        seen = self._tokens.setdefault(job, {})
+        return seen.setdefault(token, len(seen) + 1)
+
     def _said(self, reply: Reply) -> str:
         words = [reply.outcome.value]
         if reply.reason:
@@ -630,7 +661,10 @@ class RealExecution:
             words.append("repeated")
         if reply.job is not None:
             words.append(self._name(reply.job))
-        words += [f"{self._name(claim.job)} under token {claim.token}" for claim in reply.claims]
+        words += [
+            f"{self._name(claim.job)} under token {self._token(claim.job, claim.token)}"
+            for claim in reply.claims
+        ]
         if reply.count is not None:
             words.append(f"{reply.count} reaped")
         words += [self._said(item) for item in reply.items]
@@ -670,9 +704,10 @@ class RealExecution:
     def _outcome(self) -> Outcome:
         seen = self._observation
         rows = tuple(
-            (self._name(v.job), v.state.value, v.token, v.attempts, v.holder, v.key) for v in seen.jobs
+            (self._name(v.job), v.state.value, self._token(v.job, v.token), v.attempts, v.holder, v.key)
+            for v in seen.jobs
         )
-        ledger = tuple((self._name(e.job), e.token, e.worker) for e in seen.ledger)
+        ledger = tuple((self._name(e.job), self._token(e.job, e.token), e.worker) for e in seen.ledger)
         answers = tuple(
             f"{name} {operation}: {part.answers.get(place, 'never done')}"
             for name, part in self._parts.items()
