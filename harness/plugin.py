@@ -7,7 +7,6 @@ started, no process pinned, before the first scenario runs.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from fencepost.harness.known_report import (
     nameable_key,
     note_for_known,
 )
-from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
+from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, LAB_OPTIONS, Lab, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
 from fencepost.harness.machine_report import PROFILE, MachineReport
 from fencepost.harness.network.base import ENGINES
@@ -40,7 +39,7 @@ from fencepost.harness.report_link import TRACE_PROPERTY, ReportLink
 from fencepost.harness.scenario import Scenario, Variant
 from fencepost.harness.story import failure_text
 from fencepost.harness.trace.canonical import canonical_hash
-from fencepost.harness.trace.format import Trace, ensure_trace_dir, write_trace
+from fencepost.harness.trace.format import Trace, ensure_trace_dir, file_name, write_trace
 from fencepost.harness.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -57,9 +56,6 @@ USAGE_OUTPUT = "fencepost_usage_error"
 
 REPEAT_MARK = "#"
 """Between a scenario's name and the number of its run, with --repeat."""
-
-LAB_OPTIONS = ("pg", "actors", "clock", "step", "network", "toxiproxy")
-"""Options that say how a scenario is run: fields of LabOptions, and part of the command that replays it."""
 
 lab_key = pytest.StashKey["LabOfSession"]()
 
@@ -327,10 +323,6 @@ class LabOfSession:
 
 def without_repeat(nodeid: str, config: pytest.Config) -> str:
     return nodeid.rpartition(REPEAT_MARK)[0] if config.getoption("--repeat") > 1 else nodeid
-
-
-def file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.#-]+", "-", name).strip("-").replace("#", ".")
 
 
 def lab_of(session: pytest.Session) -> LabOfSession:

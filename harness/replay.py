@@ -314,6 +314,7 @@ def replay_of(schedule: Schedule, *, name: str = "replay", sentence: str | None 
         requires=_requires(schedule),
         witnesses=(witness,),
         server_faults=frozenset(_server_faults(schedule)),
+        classified_without_fence=True,
     )
     return Variant(made)
 

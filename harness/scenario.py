@@ -58,6 +58,8 @@ class Scenario:
     each: Mapping[str, Sequence[str]] = field(default_factory=dict)
     classified: bool = False
     """Judged by what became of its late writes (harness/classify.py), each run after a control run of its own."""
+    classified_without_fence: bool = False
+    """Judged so too, without a control run, on a queue that promises no fence: no invariant speaks of them there."""
     path: str = "direct"
     """How its participants reach the server, of `PATHS`."""
     server_faults: frozenset[ServerFault] = frozenset()

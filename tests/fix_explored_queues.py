@@ -8,6 +8,7 @@ import psycopg
 
 from fencepost.adapters import forty_lines
 from fencepost.harness.adapter import ActorSeat, Capability, ConnectionCache, JobState, JobView, Observation
+from fencepost.queue_impl.reference.adapter import ReferenceAdapter
 
 SCHEMA = """
 CREATE SEQUENCE IF NOT EXISTS token INCREMENT 7;
@@ -54,3 +55,24 @@ class Nameless:
 
     def close(self) -> None:
         self._connections.close()
+
+
+class ForgetsAtFirst(ReferenceAdapter):
+    """Loses sight of the jobs of its first few orders, and of none later: nothing it broke breaks again."""
+
+    def __init__(self, orders: int) -> None:
+        super().__init__(f"forgets_{orders}")
+        self._left = orders + 1
+
+    def reset(self, dsn: str) -> None:
+        self._left -= 1
+        super().reset(dsn)
+
+    def observe(self, dsn: str) -> Observation:
+        seen = super().observe(dsn)
+        leased = any(view.state is JobState.LEASED for view in seen.jobs)
+        return Observation(seen.at_us) if self._left > 0 and leased else seen
+
+
+forgets_one = ForgetsAtFirst(1)
+forgets_three = ForgetsAtFirst(3)

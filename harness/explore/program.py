@@ -80,10 +80,14 @@ class Program:
         fewer = (replace(fault, times=fault.times - (fault.name == name)) for fault in self.faults)
         return replace(self, faults=tuple(fault for fault in fewer if fault.times))
 
+    def with_a_job_less(self) -> Program:
+        return replace(self, jobs=self.jobs - 1)
+
     def __str__(self) -> str:
         actors = " ".join(f"{actor.name}:{','.join(actor.operations)}" for actor in self.actors)
         faults = ",".join(f.name if f.times == 1 else f"{f.name}*{f.times}" for f in self.faults)
-        return f"{actors} [{faults}]" if faults else actors
+        words = [actors, f"[{faults}]" if faults else "", "" if self.jobs == 1 else f"({self.jobs or 'no'} jobs)"]
+        return " ".join(word for word in words if word)
 
 
 def parse(

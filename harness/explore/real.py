@@ -29,6 +29,7 @@ from fencepost.harness.adapter import (
 )
 from fencepost.harness.adapter import Outcome as Answered
 from fencepost.harness.bench import AdapterBroke
+from fencepost.harness.classify import GOOD, SEVERITY, Class, LeaseBook
 from fencepost.harness.drain import DRAINER
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.explore.dependency import CLOCK, IDLE, Transaction, ended
@@ -75,6 +76,8 @@ JUDGED: Final = Footprint(frozenset({Access(CLOCK, Mode.READ)}))
 """Of a step an invariant judges by the clock: one that begins a call, passes a checkpoint, waits or frees, answers, or
 shows rows. Whether the clock moved before or after it is not the same, even if its statement did not look."""
 SKIPPED: Final = "skipped: no claim"
+EMPTY: Final = "(empty)"
+"""A statement without text, as pools send to see whether a connection lives. It is a step like any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,9 @@ class RealExecution:
         self._steps = 0
         self._calls = 0
         self._broken: set[str] = set()
+        # As in the variants family: what promises no fence is judged by what became of its late writes.
+        self._book = None if Capability.FENCING in self._bench.capabilities else LeaseBook()
+        self._late_writes: set[Class] = set()
         self._missing: set[str] = set()
         self._changed_rows = False
         if not self._observation.at_us:
@@ -380,7 +386,7 @@ class RealExecution:
         for sent in flight.seated.path.statements_after(flight.told):
             if sent.fate == "at the gate":
                 break  # parked: it belongs to the next step
-            headlines.append(headline(sent.sql))
+            headlines.append(headline(sent.sql) or EMPTY)
             flight.seated.pids.add(sent.pid)
             touched |= self._touched(sent)
             if sent.answer == PENDING:
@@ -636,6 +642,14 @@ class RealExecution:
                 invariant.check(step) is not None
             ):  # how often it could speak is for verdicts, not for a search
                 self._broken.add(invariant.name)
+        if self._book is not None:
+            self._late_writes.update(finding.kind for finding in self._book.read(step))
+
+    @property
+    def _all_broken(self) -> tuple[str, ...]:
+        """The invariants, and the worst that became of a late write."""
+        worst = max(self._late_writes - GOOD, key=SEVERITY.__getitem__, default=None)
+        return tuple(sorted((*self._broken, *(() if worst is None else (worst.value,)))))
 
     def _note_reply(self, reply: Reply) -> None:
         for job in (reply.job, *(claim.job for claim in reply.claims)):
@@ -677,7 +691,7 @@ class RealExecution:
         if outcome not in self._at_the_end:
             # Orders that ended alike are brought to their end alike: once for each outcome is enough.
             self._drain()
-            self._at_the_end[outcome] = tuple(sorted(self._broken))
+            self._at_the_end[outcome] = self._all_broken
         return replace(outcome, broken=self._at_the_end[outcome])
 
     @property
@@ -714,9 +728,7 @@ class RealExecution:
             for place, operation in enumerate(part.operations)
         )
         state = (tuple(sorted(rows, key=str)), tuple(sorted(ledger, key=str)))
-        return Outcome(
-            state, answers, tuple(sorted(self._broken)), tuple(sorted(self._missing)), self._seen()
-        )
+        return Outcome(state, answers, self._all_broken, tuple(sorted(self._missing)), self._seen())
 
     def _seen(self) -> Seen:
         answers = frozenset(
