@@ -134,13 +134,22 @@ def close_stages() -> None:
     _warm_stages().close()
 
 
-def check_program(program: Program, capabilities: frozenset[Capability]) -> None:
-    """Raises UsageError where the queue lacks an operation."""
+def lacks(program: Program, capabilities: frozenset[Capability]) -> str | None:
+    """What the queue lacks for it, in words."""
     for actor in program.actors:
         for operation in actor.operations:
             need = NEEDS[operation]
             if need is not None and need not in capabilities:
-                raise UsageError(f"--ops: {actor.name} is to {operation}, and the queue lacks {need}.")
+                return f"{actor.name} is to {operation}, and the queue lacks {need}"
+    return None
+
+
+def check_program(program: Program, capabilities: frozenset[Capability]) -> None:
+    """Raises UsageError where the queue lacks an operation."""
+    lacking = lacks(program, capabilities)
+    if lacking is not None:
+        raise UsageError(f"--ops: {lacking}.")
+    for actor in program.actors:
         if actor.name in TAKEN:
             raise UsageError(f"--ops: {actor.name} {TAKEN[actor.name]}; take another name.")
 
@@ -804,4 +813,13 @@ def stage_of(execution: RealExecution) -> Stage:
     return execution._stage
 
 
-__all__ = ["FAULTS", "QueueExecutor", "RealExecution", "Seated", "check_program", "close_stages", "stage_of"]
+__all__ = [
+    "FAULTS",
+    "QueueExecutor",
+    "RealExecution",
+    "Seated",
+    "check_program",
+    "close_stages",
+    "lacks",
+    "stage_of",
+]
