@@ -26,6 +26,7 @@ FAULTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 UNDER_A_CLAIM: Final = frozenset({"heartbeat", "complete", "complete_batch", "fail"})
 """Left out by an actor that has none."""
+MAX_JOBS: Final = 1_000
 MAX_OPERATIONS: Final = 64
 """More than any search could try, and few enough that a slip of the keyboard is an error and not an endless run."""
 
@@ -106,6 +107,8 @@ def parse(
     """Read `--ops "A:claim,complete B:claim R:reap"` and `--faults expire,crash*2`; `called` is what errors say."""
     if jobs < 0:
         raise UsageError(f"the number of jobs must not be negative, and {jobs} was given")
+    if jobs > MAX_JOBS:
+        raise UsageError(f"{jobs} jobs at the start are too many: the most is {MAX_JOBS}")
     actors: dict[str, Actor] = {}
     for word in re.finditer(r"\S+", operations):
         actor = _actor(called[0], operations, word.start(), word.group(), known_operations)
