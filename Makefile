@@ -111,7 +111,9 @@ hunts: $(STAMP)
 	$(BIN)/python docs/rerun_hunts.py
 	$(BIN)/python docs/write.py
 
+# With what is measured beside us. Editable, as the set-up is: anything else would take the checkout's place in it.
 bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python benchmarks/race.py
 	$(BIN)/python benchmarks/reference_queue.py
 	$(BIN)/python benchmarks/restart.py

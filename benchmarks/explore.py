@@ -413,7 +413,8 @@ def against_frontrun() -> bool:
     )
     if find_spec("frontrun") is None:
         print(
-            "  frontrun: not installed (pip install --constraint constraints.txt '.[bench]'), so not compared"
+            "  frontrun: not installed, so not compared "
+            "(pip install --constraint constraints.txt --editable '.[bench]')"
         )
         return True
     script = str(Path(__file__).with_name("explore_frontrun.py"))

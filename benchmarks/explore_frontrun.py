@@ -22,7 +22,9 @@ from fencepost.harness.loading import load_queue
 try:
     import frontrun
 except ImportError:
-    sys.stderr.write("frontrun is not installed: pip install --constraint constraints.txt '.[bench]'\n")
+    sys.stderr.write(
+        "frontrun is not installed: pip install --constraint constraints.txt --editable '.[bench]'\n"
+    )
     raise SystemExit(2) from None
 
 QUEUE = "fencepost.queue_impl.twins:claim_without_lock"

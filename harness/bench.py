@@ -272,7 +272,10 @@ class Bench:
         facts = self._facts(
             variant, race, runner, scenario_steps, opened.race_number, unmet, obstacles, drained
         )
-        if variant.scenario.classified:
+        by_late_writes = variant.scenario.classified or (
+            variant.scenario.classified_without_fence and Capability.FENCING not in self.capabilities
+        )
+        if by_late_writes:
             facts = replace(
                 facts,
                 classification=classify(runner.steps),

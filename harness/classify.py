@@ -7,7 +7,7 @@ steps of a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -42,6 +42,17 @@ GOOD = frozenset({Class.REFUSED, Class.HARMLESS})
 
 WRITES = frozenset({"complete", "fail", "heartbeat"})
 RECOVERIES = frozenset({"claim", "reap"})
+
+_WAITING = frozenset({JobState.READY, JobState.DELAYED})
+_LEAVES: Mapping[str, frozenset[JobState]] = {
+    "claim": frozenset({JobState.LEASED}),
+    "heartbeat": frozenset({JobState.LEASED}),
+    "complete": frozenset({JobState.SUCCEEDED}),
+    "fail": _WAITING | {JobState.FAILED},
+    "reap": _WAITING | {JobState.FAILED},
+    "cancel": frozenset({JobState.CANCELLED}),
+}
+"""In which state a job can be once an operation on it has counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,8 @@ class LeaseBook:
     """Who may count on which job, read off the steps of a run in order."""
 
     late_writes: set[tuple[str, str]] = field(default_factory=set)
+    _written: dict[tuple[int, JobId], str] = field(default_factory=dict)  # by a call before its answer: what
+    _mover: Step | None = None  # of those it set free
     _leases: dict[JobId, list[_Lease]] = field(default_factory=dict)
     _completed: dict[JobId, str] = field(default_factory=dict)  # by its rightful holder: who
     _copy_of: dict[JobId, JobId] = field(default_factory=dict)  # a retry that is a job of its own: of which
@@ -116,6 +129,9 @@ class LeaseBook:
         expired = step.clock.expired_claim if step.clock is not None else None
         if expired is not None and (lease := self._lease_of(expired)) is not None:
             lease.until_us = 0
+        if step.kind is not StepKind.FREED:
+            self._mover = step
+        self._note_what_was_written(step)
         yield from self._changed_ends(step)
         if step.reply is not None and step.call is not None:
             operation = verb(step.call)
@@ -125,6 +141,22 @@ class LeaseBook:
                 yield from self._recovery(step)
         if step.kind is StepKind.END:
             yield from self._ends(step)
+
+    def _note_what_was_written(self, step: Step) -> None:
+        """A call that is taken statement by statement may have written, and committed, long before it answers."""
+        if step.call is None or verb(step.call) not in WRITES:
+            return
+        for claim in step.call.claims:
+            changed = _rows_of(step.before, claim.job) != _rows_of(step.after, claim.job)
+            if changed and not self._is_its_movers(step, claim.job):
+                self._written[step.call.number, claim.job] = _change(step, claim.job)
+
+    def _is_its_movers(self, step: Step, job: JobId) -> bool:
+        """Of one who was set free: whether who set it free left the row like this, in the same step."""
+        mover, view = self._mover, step.after.by_job.get(job)
+        if step.kind is not StepKind.FREED or mover is None or mover.call is None or view is None:
+            return False
+        return view.state in _LEAVES.get(verb(mover.call), ())
 
     # -- writes -------------------------------------------------------------------------------------------
 
@@ -143,7 +175,8 @@ class LeaseBook:
                 yield from self._rightful_write(step, operation, lease, reply.outcome)
             else:
                 self.late_writes.add((step.call.actor, operation))
-                yield _late(step, operation, lease, reply.outcome, copies)
+                written = self._written.get((step.call.number, claim.job))
+                yield _late(step, operation, lease, reply.outcome, copies, written)
 
     def _new_jobs(self, step: Step) -> list[JobId]:
         known = {**step.before.by_job, **self._leases}
@@ -236,14 +269,16 @@ def _until_us(step: Step, claim: Claim) -> int:
     return step.call.started_us + int(step.call.arguments.get("ttl_s", 0.0) * US_PER_S)
 
 
-def _late(step: Step, operation: str, lease: _Lease, outcome: Outcome, copies: Sequence[JobId]) -> Finding:
+def _late(
+    step: Step, operation: str, lease: _Lease, outcome: Outcome, copies: Sequence[JobId], written: str | None
+) -> Finding:
     job = lease.claim.job
     told = f"{lease.actor}'s {operation} came under a lease it had lost"
     if copies:
         made = ", ".join(f"job {copy}" for copy in copies)
         return Finding(Class.ACCEPTED, step.number, job, f"{told}, and counted: it made {made}")
-    if _rows_of(step.before, job) != _rows_of(step.after, job):
-        return Finding(Class.ACCEPTED, step.number, job, f"{told}, and counted: {_change(step, job)}")
+    if written is not None:
+        return Finding(Class.ACCEPTED, step.number, job, f"{told}, and counted: {written}")
     if outcome is Outcome.REFUSED:
         return Finding(Class.REFUSED, step.number, job, f"{told}, and was refused")
     return Finding(Class.HARMLESS, step.number, job, f"{told}, was {outcome.value} and changed nothing")

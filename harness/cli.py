@@ -22,10 +22,8 @@ from fencepost.harness.commands import (
     shrink,
     twins,
 )
-from fencepost.harness.commands.options import EXIT_INCONCLUSIVE, EXIT_USAGE
+from fencepost.harness.commands.options import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_USAGE
 from fencepost.harness.errors import FencepostError, UsageError
-
-EXIT_INTERRUPTED = 130
 
 
 class OneSentenceParser(argparse.ArgumentParser):

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fencepost.harness.errors import FencepostError
-from fencepost.harness.explore.executor import Outcome, Schedule
-from fencepost.harness.explore.findings import find
+from fencepost.harness.adapter import Capability
+from fencepost.harness.errors import FencepostError, UsageError
+from fencepost.harness.explore.executor import Outcome
+from fencepost.harness.explore.executor import Schedule as Order
+from fencepost.harness.explore.findings import find, write_traces
 from fencepost.harness.explore.marked import Exploration
-from fencepost.harness.explore.real import QueueExecutor, close_stages, stage_of
+from fencepost.harness.explore.order_text import fits
+from fencepost.harness.explore.real import RESTART, QueueExecutor, close_stages, lacks, stage_of
 from fencepost.harness.explore.result import Result
 from fencepost.harness.explore.scale import Here
 from fencepost.harness.explore.search import explore
 from fencepost.harness.explore.strategies import make_strategy
 from fencepost.harness.explore.telling import told
 from fencepost.harness.invariants import applicable
-from fencepost.harness.known import KnownFailure, Ran
+from fencepost.harness.known import BAD_CLASSES, KnownFailure, Ran
 from fencepost.harness.known_report import expect_known, known_key, note_for_known
 from fencepost.harness.lab import LabOptions
 from fencepost.harness.loading import load_queue
+from fencepost.harness.postgres.provider import ServerFault
 from fencepost.harness.replay import replay_of
-from fencepost.harness.schedule import parse_schedule
+from fencepost.harness.report_link import TRACE_PROPERTY
+from fencepost.harness.schedule import Schedule, parse_schedule
 from fencepost.harness.story import failure_text
+from fencepost.harness.trace.format import ensure_trace_dir, file_name, write_trace
 from fencepost.harness.verdict import Verdict
 
 
@@ -35,13 +43,37 @@ class OrdersDidNotHold(Exception):
 
 
 class ExplorationItem(pytest.Item):
-    def __init__(self, *, exploration: Exploration, queue: str, options: LabOptions, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        exploration: Exploration,
+        queue: str,
+        options: LabOptions,
+        trace_dir: Callable[[], Path],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self._exploration = exploration
         self._executor = QueueExecutor(queue, options)
+        self._trace_dir = trace_dir
         self.add_marker(pytest.mark.exploration)
+        for mark in getattr(exploration.body, "pytestmark", ()):
+            if mark.name in ("parametrize", "usefixtures"):
+                raise UsageError(f"{self.name}: @explore is one search, without {mark.name}")
+            self.own_markers.append(mark)
+            self.keywords[mark.name] = mark
+
+    @property
+    def obj(self) -> object:
+        """Where pytest looks for the names in a condition of skipif and xfail."""
+        return self._exploration.body
+
+    def fits(self, schedule: Schedule) -> bool:
+        """Whether --replay SCHEDULE is for this item."""
+        return fits(self._exploration.program, schedule)
 
     def runtest(self) -> None:
+        self._skip_what_is_lacking()
         schedule = self.config.getoption("--replay")
         if schedule is not None:
             self._replay(schedule)
@@ -60,6 +92,17 @@ class ExplorationItem(pytest.Item):
             self._compare_with_known(result)
         asked.body(result)
 
+    def _skip_what_is_lacking(self) -> None:
+        program = self._exploration.program
+        lacking = lacks(program, load_queue(self._executor.queue_path).queue.capabilities)
+        if lacking is None and any(fault.name == RESTART for fault in program.faults):
+            stage = stage_of(self._executor.open(replace(program, faults=())))
+            refusal = stage.bench.place.server.refusal(ServerFault.CRASH)
+            lacking = None if refusal is None else f"restart: {refusal}"
+        if lacking is not None:
+            note_for_known(self, Ran(self.name, frozenset({self.name}), self._queue_names, impossible=True))
+            pytest.skip(lacking)
+
     @property
     def _queue_names(self) -> frozenset[str]:
         return load_queue(self._executor.queue_path).names
@@ -69,8 +112,11 @@ class ExplorationItem(pytest.Item):
         failure = self._first_new_failure(result)
         if failure is not None:
             finding = find(self._executor, self._exploration.program, *failure)
-            lines = [*result.lines(), "", *told(finding, self._replay_command(finding.text))]
-            raise OrdersDidNotHold("\n".join(lines))
+            paths = write_traces(finding, ensure_trace_dir(self._trace_dir()), self._replay_command)
+            self._note_for_report(finding.text, paths[0])
+            lines = [*result.lines(), "", *told(finding, self._replay_command(finding.text)), ""]
+            text = "\n".join([*lines, *(f"trace:   {os.path.relpath(path)}" for path in paths)])
+            raise KeyboardInterrupt(text) if finding.interrupted else OrdersDidNotHold(text)
         tried = result.complete and not result.differences and not result.missing
         if not (result.conclusive and tried):
             left = (
@@ -78,7 +124,12 @@ class ExplorationItem(pytest.Item):
             )
             raise OrdersDidNotHold("\n".join(result.lines()) + left)
 
-    def _first_new_failure(self, result: Result) -> tuple[Schedule, Outcome] | None:
+    def _note_for_report(self, text: str, path: Path) -> None:
+        """Where the end of the run finds the trace, as of a scenario; in --junitxml too."""
+        told_of = {"fencepost_replay": self._replay_command(text), "fencepost_schedule": text}
+        self.user_properties += [*told_of.items(), (TRACE_PROPERTY, os.path.relpath(path))]
+
+    def _first_new_failure(self, result: Result) -> tuple[Order, Outcome] | None:
         """The shortest there is; only the shortest of all were kept, so of others the first that ended like this."""
         kept = [(failure.schedule, failure.outcome) for failure in result.tally.failures]
         others = [(schedule, outcome) for outcome, schedule in result.tally.examples.items()]
@@ -93,6 +144,8 @@ class ExplorationItem(pytest.Item):
         judged = {invariant.name for invariant in applicable(stage_of(execution).bench.capabilities)}
         execution.close()
         broken = {name for outcome in result.tally.outcomes for name in outcome.broken}
+        if Capability.FENCING not in load_queue(self._executor.queue_path).queue.capabilities:
+            judged |= BAD_CLASSES
         held = frozenset(judged - broken)
         note_for_known(self, Ran(self.name, frozenset({self.name}), self._queue_names, held))
         entries = [entry for outcome in result.tally.outcomes for entry in self._explain(outcome)]
@@ -106,12 +159,17 @@ class ExplorationItem(pytest.Item):
             pytest.skip(lacking)
         run = stage.lab.run(load_queue(self._executor.queue_path), variant)
         if run.judgement.verdict is not Verdict.PASS:
-            raise OrdersDidNotHold(failure_text(run.trace, self._replay_command(text), None))
+            path = ensure_trace_dir(self._trace_dir()) / f"explore-{file_name(self.name)}-replayed.jsonl"
+            header = {"replay": self._replay_command(text), **run.trace.header}
+            write_trace(replace(run.trace, header=header), path)
+            self._note_for_report(text, path)
+            raise OrdersDidNotHold(failure_text(run.trace, self._replay_command(text), os.path.relpath(path)))
 
     def _replay_command(self, text: str) -> str:
         _, _, inside = self.nodeid.partition("::")
         where = f"{os.path.relpath(self.path)}::{inside}"
-        return shlex.join(["pytest", where, f"--queue={self._executor.queue_path}", "--replay", text])
+        given = [f"--queue={self._executor.queue_path}", *self._executor.options.typed_again()]
+        return shlex.join(["pytest", where, *given, "--replay", text])
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, FencepostError | OrdersDidNotHold):

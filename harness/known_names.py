@@ -49,7 +49,7 @@ class Nameable:
         self.add(scenario.name, scenario.variant_names, OF_ANY_RUN | classes)
 
     def add_exploration(self, name: str) -> None:
-        self.add(name, [name], BROKEN_INVARIANTS)
+        self.add(name, [name], BROKEN_INVARIANTS | BAD_CLASSES)
 
     def add_machine(self, variants: Iterable[str] = ()) -> None:
         self.add(of_machine(), variants, OF_ANY_RUN)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fencepost.harness.explore.marked import Exploration
+from fencepost.harness.explore.marked import exploration_of
 from fencepost.harness.known import EXPECTATION, OUTDATED, Baseline, KnownFailure, Ran
 from fencepost.harness.known_names import Nameable, of_machine
 from fencepost.harness.scenario import Scenario
@@ -56,7 +56,7 @@ class Collected:
         made = yield
         if isinstance(obj, Scenario):
             self.nameable.add_scenario(obj)
-        elif isinstance(obj, Exploration):
+        elif exploration_of(obj) is not None:
             self.nameable.add_exploration(name)
         else:
             items = made if isinstance(made, list) else [made]

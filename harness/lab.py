@@ -23,6 +23,7 @@ from fencepost.harness.loading import LoadedQueue
 from fencepost.harness.network.engines import check_engine, check_network
 from fencepost.harness.pinning import choose_core, pinned
 from fencepost.harness.postgres.choice import ProviderChoice, ServersOfRun
+from fencepost.harness.postgres.connection_string import without_password
 from fencepost.harness.postgres.provider import ServerUnderTest
 from fencepost.harness.scenario import Variant
 from fencepost.harness.seats import Place
@@ -32,6 +33,8 @@ from fencepost.harness.wiring import Wiring
 
 ACTOR_KINDS = ("thread", "process")
 CLOCK_MODES = ("auto", "clock", "expire", "wait")
+LAB_OPTIONS = ("pg", "actors", "clock", "step", "network", "toxiproxy")
+"""Options that say how a run is made: fields of LabOptions, and part of the command that replays it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,16 @@ class LabOptions:
             raise UsageError(
                 f"--clock clock: the clock of a server by --pg {provider.name} cannot be moved; use --clock auto."
             )
+
+    def typed_again(self) -> list[str]:
+        """Those that were not left as they are by default, as they are typed; without a password."""
+        default = LabOptions()
+        chosen = {name: getattr(self, name) for name in LAB_OPTIONS}
+        return [
+            f"--{name}={without_password(value)}"
+            for name, value in chosen.items()
+            if value != getattr(default, name)
+        ]
 
     def check(self) -> None:
         """Everything that can be known to be missing before a server is started. Raises UsageError."""

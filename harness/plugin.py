@@ -7,10 +7,9 @@ started, no process pinned, before the first scenario runs.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ import pytest
 
 from fencepost.harness.bench import OPERATION, STEP_SIZES, Run
 from fencepost.harness.errors import FencepostError, UsageError
-from fencepost.harness.explore.marked import Exploration
+from fencepost.harness.explore.marked import exploration_of
 from fencepost.harness.explore_item import ExplorationItem, end_explorations
 from fencepost.harness.known import Baseline, Ran, read_known, what_failed, what_held
 from fencepost.harness.known_report import (
@@ -30,7 +29,7 @@ from fencepost.harness.known_report import (
     nameable_key,
     note_for_known,
 )
-from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, Lab, LabOptions
+from fencepost.harness.lab import ACTOR_KINDS, CLOCK_MODES, LAB_OPTIONS, Lab, LabOptions
 from fencepost.harness.loading import DEFAULT_QUEUE, LoadedQueue, load_queue
 from fencepost.harness.machine_report import PROFILE, MachineReport
 from fencepost.harness.network.base import ENGINES
@@ -38,9 +37,10 @@ from fencepost.harness.postgres.choice import PROVIDER_HELP
 from fencepost.harness.postgres.connection_string import without_password
 from fencepost.harness.report_link import TRACE_PROPERTY, ReportLink
 from fencepost.harness.scenario import Scenario, Variant
+from fencepost.harness.schedule import parse_schedule
 from fencepost.harness.story import failure_text
 from fencepost.harness.trace.canonical import canonical_hash
-from fencepost.harness.trace.format import Trace, ensure_trace_dir, write_trace
+from fencepost.harness.trace.format import Trace, ensure_trace_dir, file_name, write_trace
 from fencepost.harness.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ USAGE_OUTPUT = "fencepost_usage_error"
 REPEAT_MARK = "#"
 """Between a scenario's name and the number of its run, with --repeat."""
 
-LAB_OPTIONS = ("pg", "actors", "clock", "step", "network", "toxiproxy")
-"""Options that say how a scenario is run: fields of LabOptions, and part of the command that replays it."""
+replay_problem_key = pytest.StashKey[str]()
+"""Why --replay cannot be followed: said once all is collected, from wherever that was."""
 
 lab_key = pytest.StashKey["LabOfSession"]()
 
@@ -169,16 +169,18 @@ def _known_failures(config: pytest.Config) -> Baseline:
 
 
 def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> Any:
-    if isinstance(obj, Exploration):
+    exploration = exploration_of(obj)
+    if exploration is not None:
         # As with scenarios, wrong options are one sentence.
-        config = collector.config
+        config, session = collector.config, collector.session
         try:
             return ExplorationItem.from_parent(
                 collector,
                 name=name,
-                exploration=obj,
+                exploration=exploration,
                 queue=config.getoption("--queue"),
                 options=lab_options(config),
+                trace_dir=lambda: lab_of(session).trace_dir,
             )
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
@@ -194,6 +196,43 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
         for variant in obj.variants()
         for repeat in range(1, repeats + 1)
     ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
+    """What is wrong with a scenario or an exploration as it is written is one sentence, with its line."""
+    report = yield
+    call = getattr(report, "call", None)
+    raised = call.excinfo if call is not None else None
+    if report.failed and raised is not None and isinstance(raised.value, UsageError):
+        error = raised.value
+        lines = [entry.lineno + 1 for entry in raised.traceback if Path(entry.path) == Path(collector.path)]
+        where = f"{os.path.relpath(collector.path)}:{lines[-1]}" if lines else os.path.relpath(collector.path)
+        report.longrepr = f"{where}: {error}"
+    return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --replay only what the schedule can be of is run."""
+    text = config.getoption("--replay")
+    if text is None:
+        return
+    try:
+        schedule = parse_schedule(text)
+    except UsageError as error:
+        config.stash[replay_problem_key] = f"--replay: {error}"
+        return
+    explorations = [item for item in items if isinstance(item, ExplorationItem)]
+    kept = [item for item in explorations if item.fits(schedule)]
+    if not kept:
+        of = ", ".join(item.name for item in explorations) or "there is none"
+        config.stash[replay_problem_key] = (
+            f"--replay: this is no order of any exploration that was collected ({of}): {text}"
+        )
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 class ScenarioItem(pytest.Item):
@@ -329,10 +368,6 @@ def without_repeat(nodeid: str, config: pytest.Config) -> str:
     return nodeid.rpartition(REPEAT_MARK)[0] if config.getoption("--repeat") > 1 else nodeid
 
 
-def file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.#-]+", "-", name).strip("-").replace("#", ".")
-
-
 def lab_of(session: pytest.Session) -> LabOfSession:
     if lab_key not in session.stash:
         session.stash[lab_key] = LabOfSession(session.config)
@@ -346,9 +381,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         isinstance(item, ScenarioItem | ExplorationItem) or item.get_closest_marker("invariants")
         for item in session.items
     )
-    if session.config.option.collectonly or not ours:
+    problem = session.config.stash.get(replay_problem_key, None)
+    if session.config.option.collectonly or not (ours or problem):
         return
     try:
+        if problem is not None:
+            raise UsageError(problem)
         if any(item.get_closest_marker("invariants") for item in session.items):
             from fencepost.harness.machine_gate import check_gate
 

@@ -310,6 +310,7 @@ def replay_of(schedule: Schedule, *, name: str = "replay", sentence: str | None 
         requires=_requires(schedule),
         witnesses=(witness,),
         server_faults=frozenset(faults_of_the_server(schedule)),
+        classified_without_fence=True,
     )
     return Variant(made)
 

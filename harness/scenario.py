@@ -60,6 +60,8 @@ class Scenario:
     """Judged by what became of its late writes (harness/classify.py), each run after a control run of its own."""
     foretold: bool = False
     """Judged by the model as well (harness/model.py): each answer must be one it foretold."""
+    classified_without_fence: bool = False
+    """Judged so too, without a control run, on a queue that promises no fence: no invariant speaks of them there."""
     path: str = "direct"
     """How its participants reach the server, of `PATHS`."""
     processes: bool = False

@@ -6,6 +6,7 @@ import pytest
 
 from fencepost.harness.adapter import Claim, JobState
 from fencepost.harness.classify import Class, classify, late_write
+from fencepost.harness.history import Reply
 from fencepost.harness.verdict import InvariantCount, Judgement, RunFacts, Verdict, WitnessSeen, judge
 from fencepost.tests.histories import ACCEPTED, STALE, History, given, reaped
 
@@ -72,6 +73,40 @@ def test_a_late_complete_that_counted_is_accepted() -> None:
     assert message_of(history) == (
         "A's complete came under a lease it had lost, and counted: it was leased and is succeeded"
     )
+
+
+def test_a_late_write_counts_though_it_was_committed_before_it_answered() -> None:
+    """As the explorer and `--step statement` see it: its COMMIT is one step, what it does after that another."""
+    history, stale, fresh = lost_to_b()
+    late = history.let_go("A", "complete", stale)
+    history.park(late)
+    history.finish(stale)
+    history.park(late, "after_commit")
+    history.answer(late)
+    history.do("B", "complete", fresh, reply=STALE)
+    assert kind_of(history) is Class.ACCEPTED
+
+
+@pytest.mark.parametrize(("outcome", "kind"), [(STALE, Class.REFUSED), (ACCEPTED, Class.HARMLESS)])
+def test_what_the_holder_wrote_is_not_put_down_to_the_late_write_it_set_free(
+    outcome: Reply, kind: Class
+) -> None:
+    history, stale, fresh = lost_to_b()
+    late = history.let_go("A", "complete", stale)
+    history.block(late, "B")
+    history.complete("B", fresh)
+    history.freed(late, outcome)
+    assert kind_of(history) is kind
+
+
+def test_a_late_write_that_was_set_free_and_undid_the_holders_counted() -> None:
+    history, stale, fresh = lost_to_b()
+    late = history.let_go("A", "complete", stale)
+    history.block(late, "B")
+    history.finish(stale)  # in the same step: B's heartbeat, and A's complete that waited for it
+    history.do("B", "heartbeat", fresh, ttl_s=TTL_S)
+    history.freed(late)
+    assert kind_of(history) is Class.ACCEPTED
 
 
 def test_a_complete_after_expiry_is_late_though_nobody_took_the_job() -> None:

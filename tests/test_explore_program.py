@@ -14,7 +14,7 @@ def test_a_program_is_read_and_written() -> None:
     assert program.actors[0] == Actor("A", ("claim", "complete"))
     assert program.faults == (Fault("expire"), Fault("crash", 2))
     assert (program.operations, program.jobs) == (5, 2)
-    assert str(program) == "A:claim,complete B:claim,complete R:reap [expire,crash*2]"
+    assert str(program) == "A:claim,complete B:claim,complete R:reap [expire,crash*2] (2 jobs)"
 
 
 @pytest.mark.parametrize(

@@ -252,9 +252,9 @@ def test_the_command_tells_and_replays(tmp_path: Path, capsys: pytest.CaptureFix
     assert told["complete"] and told["failure"]["broken"] == ["single_holder"] and told["failure"]["replays"]
     assert main(["replay", told["failure"]["schedule"], *queue]) == 1
     assert "single_holder" in capsys.readouterr().out
-    assert main(["shrink", str(tmp_path / "explore-failing.jsonl"), "--trace-dir", str(tmp_path)]) == 1
+    failing, held = told["failure"]["traces"]
+    assert main(["shrink", failing, "--trace-dir", str(tmp_path)]) == 1
     assert told["failure"]["schedule"] in capsys.readouterr().out
-    held = str(tmp_path / "explore-nearest-passing.jsonl")
     assert main(["shrink", held, "--trace-dir", str(tmp_path)]) == 2
     assert main(["explore", "--ops", "A:claim B:claim", "--budget", "2"]) == 3
 

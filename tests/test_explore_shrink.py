@@ -5,12 +5,20 @@ from __future__ import annotations
 import pytest
 
 from fencepost.harness.errors import UsageError
-from fencepost.harness.explore.executor import Schedule, choice
+from fencepost.harness.explore.executor import Execution, Schedule, choice
 from fencepost.harness.explore.exhaustive import Exhaustive
 from fencepost.harness.explore.nearest import adjacent_swaps, nearest
 from fencepost.harness.explore.program import Program
 from fencepost.harness.explore.random_walk import RandomWalk
-from fencepost.harness.explore.replay import CannotFollow, nearly, replay, run
+from fencepost.harness.explore.replay import (
+    CannotFollow,
+    Difference,
+    Nondeterminism,
+    Run,
+    nearly,
+    replay,
+    run,
+)
 from fencepost.harness.explore.result import side_by_side
 from fencepost.harness.explore.scale import Here
 from fencepost.harness.explore.search import explore
@@ -38,7 +46,7 @@ def test_it_gets_as_small_as_the_bug_is() -> None:
     for failing in failing_orders(LARGE, 5):
         small = shrink(EXECUTOR, LARGE, failing)
         assert small.minimal
-        assert str(small.program) == "A:read-x,write-x B:write-x"
+        assert str(small.program) == "A:read-x,write-x B:write-x (no jobs)"
         assert small.schedule == order("A B A")
 
 
@@ -59,7 +67,7 @@ def test_a_fault_stays_only_if_it_is_needed() -> None:
     program = toy("A:clock,write-x B:read-y", expire=2)
     fails = toy("A:clock,write-x B:read-y", expire=2)
     small = shrink(EXECUTOR, fails, order("expire A A B expire"), fails=lambda end: "t1" in str(end.state))
-    assert str(small.program) == "A:clock,write-x [expire]"
+    assert str(small.program) == "A:clock,write-x [expire] (no jobs)"
     assert small.schedule == order("expire A A")
     assert program == fails
 
@@ -75,6 +83,17 @@ def test_a_spent_budget_is_said() -> None:
     assert not small.minimal
     assert small.run.outcome is not None
     assert small.run.outcome.failed
+
+
+def test_where_no_smaller_order_fails_again_the_order_itself_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def something_else(execution: Execution, found: Run) -> Run:
+        raise Nondeterminism(Difference(found.schedule, "ends like this", "ends like that"))
+
+    monkeypatch.setattr("fencepost.harness.explore.shrink._verified", something_else)
+    (failing,) = failing_orders(LARGE, 1)
+    small = shrink(EXECUTOR, LARGE, failing)
+    assert small.schedule == failing and small.program == LARGE
+    assert not small.minimal and "a smaller order did not fail again" in small.ended_by
 
 
 def test_an_order_that_cannot_be_followed_is_an_error() -> None:

@@ -108,3 +108,28 @@ def test_a_cluster_that_is_not_there_is_one_sentence(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1 and "no Dask scheduler answers at tcp://127.0.0.1:9" in said.err
+
+
+@pytest.mark.parametrize("strategy", ["exhaustive", "reduced", "pct", "random"])
+def test_the_number_of_jobs_changes_nothing_on_a_real_queue(
+    strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = [
+        "explore",
+        "--ops",
+        "A:claim B:claim",
+        "--faults",
+        "expire",
+        "--strategy",
+        strategy,
+        "--budget",
+        "70",
+    ]
+    results = []
+    for jobs in ("1", "2"):
+        main([*search, "--seed", "3", "--jobs", jobs, "--json", "--trace-dir", str(tmp_path)])
+        results.append(json.loads(capsys.readouterr().out))
+    for result in results:
+        assert result.pop("schedules_per_s") > 0
+    assert results[0] == results[1]
+    assert results[0]["runs"] > 16 and results[0]["fingerprint"] != f"{0:016x}"

@@ -8,6 +8,7 @@ import json
 import shlex
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from rich.text import Text
 from fencepost.harness.commands.options import (
     EXIT_FAIL,
     EXIT_INCONCLUSIVE,
+    EXIT_INTERRUPTED,
     EXIT_PASS,
     add_lab_options,
     add_queue_option,
@@ -27,18 +29,19 @@ from fencepost.harness.commands.options import (
 )
 from fencepost.harness.errors import UsageError
 from fencepost.harness.explore.dask_cluster import dask
-from fencepost.harness.explore.findings import Finding, find
+from fencepost.harness.explore.findings import Finding, find, write_traces
 from fencepost.harness.explore.processes import processes
 from fencepost.harness.explore.program import Program, parse
 from fencepost.harness.explore.real import FAULTS, QueueExecutor, check_program, close_stages
 from fencepost.harness.explore.result import Result, count
 from fencepost.harness.explore.scale import Here, Workers
-from fencepost.harness.explore.search import explore
+from fencepost.harness.explore.search import explore, result_of
 from fencepost.harness.explore.strategies import DEFAULT_DEPTH, STRATEGIES, make_strategy
 from fencepost.harness.explore.tally import Tally
 from fencepost.harness.explore.telling import told
+from fencepost.harness.lab import LabOptions
 from fencepost.harness.loading import load_queue
-from fencepost.harness.trace.format import ensure_trace_dir, write_trace
+from fencepost.harness.trace.format import ensure_trace_dir
 
 ENGINES: Final = ("local", "dask")
 DEFAULT_BUDGET: Final = 5_000
@@ -91,43 +94,53 @@ def perform(arguments: argparse.Namespace) -> int:
     )
     executor = QueueExecutor(arguments.queue, lab_options(arguments))
     directory = ensure_trace_dir(arguments.trace_dir)
+    interrupted = False
+    finding = None
+    paths: list[Path] = []
+    started = time.perf_counter()
     try:
         with _progress() as progress:
-            with _workers(arguments, executor, program) as workers:
-                if progress is not None:
-                    progress.begin()
-                started = time.perf_counter()
-                result = explore(program, strategy, workers, stop_at_first=arguments.first, progress=progress)
-                elapsed_s = time.perf_counter() - started
-            finding = None
+            try:
+                with _workers(arguments, executor, program) as workers:
+                    if progress is not None:
+                        progress.begin()
+                    started = time.perf_counter()
+                    result = explore(
+                        program, strategy, workers, stop_at_first=arguments.first, progress=progress
+                    )
+            except KeyboardInterrupt:
+                if not strategy.tally.failed:
+                    raise
+                interrupted, result = True, result_of(program, strategy)
+            elapsed_s = time.perf_counter() - started
             if result.shortest is not None:
                 if progress is not None:
                     progress.say("making the failing order smaller, and looking for the nearest that holds")
-                finding = find(executor, program, result.shortest.schedule, result.shortest.outcome)
+                try:
+                    shortest = result.shortest
+                    finding = find(
+                        executor, program, shortest.schedule, shortest.outcome, shrinking=not interrupted
+                    )
+                except KeyboardInterrupt:
+                    interrupted = True
+                replaying = partial(replay_command, queue=arguments.queue, options=executor.options)
+                if finding is not None:
+                    interrupted = interrupted or finding.interrupted
+                    paths = write_traces(finding, directory, replaying)
     finally:
         close_stages()
-    paths = write_traces(finding, directory) if finding is not None else []
     console = console_for_text()
     if arguments.json:
-        console.print(json.dumps(_as_json(result, finding, paths, elapsed_s)))
+        console.print(json.dumps(_as_json(result, finding, paths, elapsed_s) | {"interrupted": interrupted}))
     else:
-        console.print(
-            "\n".join(
-                [*result.lines(), f"  {result.tally.runs / elapsed_s:,.0f} schedules/s", *_not_all(result)]
-            )
-        )
+        lines = [*result.lines(), f"  {result.tally.runs / elapsed_s:,.0f} schedules/s", *_not_all(result)]
+        if interrupted:
+            lines.append("  interrupted: this is what was found so far")
+        console.print("\n".join(lines))
         if finding is not None:
-            console.print(
-                "\n".join(
-                    [
-                        "",
-                        *told(finding, replay_command(finding.text, arguments.queue)),
-                        "",
-                        *(f"trace {p}" for p in paths),
-                    ]
-                )
-            )
-    return exit_code_of(result)
+            finding_told = told(finding, replaying(finding.text))
+            console.print("\n".join(["", *finding_told, "", *(f"trace {p}" for p in paths)]))
+    return EXIT_INTERRUPTED if interrupted else exit_code_of(result)
 
 
 @contextlib.contextmanager
@@ -195,17 +208,8 @@ def _not_all(result: Result) -> list[str]:
     return ["  inconclusive: the budget was spent before every order had been tried; give a larger --budget"]
 
 
-def replay_command(text: str, queue: str) -> str:
-    return shlex.join(["fencepost", "replay", text, "--queue", queue])
-
-
-def write_traces(finding: Finding, directory: Path) -> list[Path]:
-    paths = [directory / "explore-failing.jsonl"]
-    write_trace(finding.failing.trace, paths[0])
-    if finding.passing is not None:
-        paths.append(directory / "explore-nearest-passing.jsonl")
-        write_trace(finding.passing.trace, paths[1])
-    return paths
+def replay_command(text: str, queue: str, options: LabOptions) -> str:
+    return shlex.join(["fencepost", "replay", text, "--queue", queue, *options.typed_again()])
 
 
 def _as_json(result: Result, finding: Finding | None, paths: list[Path], elapsed_s: float) -> dict[str, Any]:
@@ -234,6 +238,7 @@ def _as_json(result: Result, finding: Finding | None, paths: list[Path], elapsed
             "minimal": finding.shrunk.minimal,
             "replays": finding.replays,
             "nearest_passing": finding.near_text,
+            "problems": list(finding.problems),
             "traces": [str(path) for path in paths],
         }
     return told

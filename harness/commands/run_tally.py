@@ -8,10 +8,9 @@ from pathlib import Path
 
 from fencepost.harness.bench import Run
 from fencepost.harness.known import Baseline, KnownFailure, Ran, what_failed, what_held
-from fencepost.harness.plugin import file_name
 from fencepost.harness.scenario import Variant
 from fencepost.harness.trace.canonical import canonical_hash
-from fencepost.harness.trace.format import write_trace
+from fencepost.harness.trace.format import file_name, write_trace
 from fencepost.harness.verdict import Verdict
 
 SKIPPED, KNOWN = "skipped", "known"

@@ -6,18 +6,20 @@ What an exploration found is shrunk as a program and an order of its statements;
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
-from fencepost.harness.commands.explore import replay_command, write_traces
+from fencepost.harness.commands.explore import replay_command
 from fencepost.harness.commands.options import (
     EXIT_FAIL,
+    EXIT_INTERRUPTED,
     add_lab_options,
     add_trace_option,
     console_for_text,
     lab_options,
 )
 from fencepost.harness.errors import UsageError
-from fencepost.harness.explore.findings import explored_in, find
+from fencepost.harness.explore.findings import explored_in, find, write_traces
 from fencepost.harness.explore.real import QueueExecutor, close_stages
 from fencepost.harness.explore.replay import replay
 from fencepost.harness.explore.telling import told
@@ -30,7 +32,7 @@ from fencepost.harness.pinning import pinned
 from fencepost.harness.replay import replay_of
 from fencepost.harness.schedule_of import NoSchedule, schedule_of
 from fencepost.harness.shrink_schedule import shrink_run
-from fencepost.harness.trace.format import Trace, ensure_trace_dir, read_trace
+from fencepost.harness.trace.format import Trace, ensure_trace_dir, file_name, read_trace
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -63,13 +65,11 @@ def perform(arguments: argparse.Namespace) -> int:
         finding = find(executor, program, schedule, outcome)
     finally:
         close_stages()
-    paths = write_traces(finding, directory)
-    console_for_text().print(
-        "\n".join(
-            [*told(finding, replay_command(finding.text, queue)), "", *(f"trace {path}" for path in paths)]
-        )
-    )
-    return EXIT_FAIL
+    replaying = partial(replay_command, queue=queue, options=executor.options)
+    paths = write_traces(finding, directory, replaying)
+    lines = [*told(finding, replaying(finding.text)), "", *(f"trace {path}" for path in paths)]
+    console_for_text().print("\n".join(lines))
+    return EXIT_INTERRUPTED if finding.interrupted else EXIT_FAIL
 
 
 def _shrink_schedule(arguments: argparse.Namespace, trace: Trace, queue: str) -> int:
@@ -90,6 +90,6 @@ def _shrink_schedule(arguments: argparse.Namespace, trace: Trace, queue: str) ->
         if not names:
             raise UsageError(f"{arguments.trace}: there is nothing to shrink, this order does not fail.")
         shrunk = shrink_run(bench, VARIANT, found, names[0])
-    finding = finding_of(shrunk, loaded.path, directory / "shrunk.jsonl")
+    finding = finding_of(shrunk, loaded.path, directory / f"shrunk-{file_name(arguments.trace.stem)}.jsonl")
     console_for_text().print(f"{len(schedule)} steps before, {shrunk.tries} tries\n\n{finding}")
     return EXIT_FAIL

@@ -44,11 +44,22 @@ class Table:
     reads_clock: bool = False  # some column's default may
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A column whose default draws from a sequence that no session keeps values of."""
+
+    table: str
+    column: str
+    sequence: str  # as SQL names it
+    start: int
+
+
 @dataclass(frozen=True, eq=False)
 class Catalog:
     """Compared by identity: it is read once per database and is the key of a cache."""
 
     tables: Mapping[str, Table] = field(default_factory=lambda: MappingProxyType({}))
+    drawn: tuple[Drawn, ...] = ()
     search_path: tuple[str, ...] = ("public",)
     read_committed: bool = True  # the default of a transaction that does not say
 
@@ -67,11 +78,38 @@ class Catalog:
             if reference.target == table
         )
 
+    def unsteady(self, restarted: frozenset[str]) -> frozenset[str]:
+        """Tables of which one and the same row may have another key in another run of the same order.
+
+        Only numbers from a sequence that begins anew for each run are the same in each, and what refers to such.
+        """
+        steady = {(drawn.table, drawn.column) for drawn in self.drawn if drawn.sequence in restarted}
+        while (
+            more := {
+                (table.name, column)
+                for table in self.tables.values()
+                for reference in table.references
+                for column, target in zip(reference.columns, reference.target_columns, strict=True)
+                if (reference.target, target) in steady
+            }
+            - steady
+        ):
+            steady |= more
+        return frozenset(
+            table.name
+            for table in self.tables.values()
+            if any((table.name, column) not in steady for column in table.key)
+        )
+
 
 def catalog(
-    *tables: Table, search_path: tuple[str, ...] = ("public",), read_committed: bool = True
+    *tables: Table,
+    drawn: tuple[Drawn, ...] = (),
+    search_path: tuple[str, ...] = ("public",),
+    read_committed: bool = True,
 ) -> Catalog:
-    return Catalog(MappingProxyType({table.name: table for table in tables}), search_path, read_committed)
+    named = MappingProxyType({table.name: table for table in tables})
+    return Catalog(named, drawn, search_path, read_committed)
 
 
 _TABLES: Final = """
@@ -164,6 +202,26 @@ JOIN pg_class t ON t.oid = k.confrelid JOIN pg_namespace tn ON tn.oid = t.relnam
 WHERE k.contype = 'f'
 """
 
+_DRAWN: Final = """
+-- By a default, or as an identity, which depends on its table instead.
+WITH uses AS (
+    SELECT d.adrelid AS reloid, d.adnum AS attnum, p.refobjid AS seqoid
+    FROM pg_attrdef d JOIN pg_depend p ON p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
+    WHERE p.refclassid = 'pg_class'::regclass
+    UNION
+    SELECT p.refobjid, p.refobjsubid, p.objid FROM pg_depend p
+    WHERE p.classid = 'pg_class'::regclass AND p.refclassid = 'pg_class'::regclass AND p.deptype = 'i'
+        AND p.refobjsubid > 0
+)
+SELECT n.nspname || '.' || c.relname, a.attname::text, s.seqrelid::regclass::text, s.seqstart
+FROM uses u
+JOIN pg_sequence s ON s.seqrelid = u.seqoid
+JOIN pg_class c ON c.oid = u.reloid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = u.reloid AND a.attnum = u.attnum
+WHERE s.seqcache = 1
+ORDER BY 1, 2
+"""
+
 
 def read_catalog(connection: psycopg.Connection[Any]) -> Catalog:
     """As the database is now; a schema change makes it stale."""
@@ -194,9 +252,15 @@ def read_catalog(connection: psycopg.Connection[Any]) -> Catalog:
                 reads_clock,
             )
         )
+    drawn = tuple(Drawn(*row) for row in connection.execute(_DRAWN.encode()))
     row = connection.execute(
         "SELECT current_schemas(false)::text[], current_setting('default_transaction_isolation')"
     ).fetchone()
     assert row is not None
     search_path, isolation = row
-    return catalog(*tables, search_path=tuple(search_path), read_committed=isolation == "read committed")
+    return catalog(
+        *tables,
+        drawn=drawn,
+        search_path=tuple(search_path),
+        read_committed=isolation == "read committed",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -46,6 +47,8 @@ def dask(
             raise UsageError(f"--address {address}: {error}; give one as tcp://127.0.0.1:8786.") from error
 
     def connect(target: Any) -> Any:
+        if address is not None:
+            _check_that_it_answers(address, connect_s or CONNECT_S)
         try:
             return library.Client(target, timeout=connect_s or CONNECT_S, set_as_default=False)
         except OSError as error:
@@ -57,6 +60,28 @@ def dask(
         if address is None:
             target = stack.enter_context(_local_cluster(library, jobs))
         yield _pooled(stack.enter_context(connect(target)), executor, program)
+
+
+def _check_that_it_answers(address: str, deadline_s: float) -> None:
+    """Before a client is made: one that cannot connect goes on trying, and complains after the end of the program."""
+    from distributed.core import rpc
+
+    async def ask() -> None:
+        scheduler: Any = rpc(address, timeout=deadline_s)  # type: ignore[no-untyped-call]
+        try:
+            await scheduler.identity()
+        finally:
+            await scheduler.close_rpc()
+
+    async def in_time() -> None:
+        await asyncio.wait_for(ask(), deadline_s)
+
+    try:
+        asyncio.run(in_time())
+    except Exception as error:
+        # Whatever is there may answer anything: what is read of it then is no Dask, and neither is the error.
+        said = str(error) or f"{type(error).__name__} within {deadline_s:g} s"
+        raise UsageError(f"no Dask scheduler answers at {address}: {' '.join(said.split())}") from error
 
 
 def _local_cluster(library: Any, jobs: int) -> Any:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from fencepost.harness.explore.executor import Status, StepResult
 from fencepost.harness.explore.program import ENQUEUE_OTHER, Program
 from fencepost.harness.explore.real import ARGUMENTS, CRASH, EXPIRE, KEY, LOSE_REPLY, LOSE_REQUEST, RESTART
 from fencepost.harness.explore.stage import PRODUCER
+from fencepost.harness.schedule import ActorFault, ClockBy, ClockPast, GoOn, ServerFault, Start
+from fencepost.harness.schedule import Schedule as WrittenSchedule
 
 _FAULT_WORDS = {LOSE_REPLY: "lose_reply", LOSE_REQUEST: "lose_request"}
+_FAULT_OF = {word: fault for fault, word in _FAULT_WORDS.items()}
 
 _FREED = re.compile(r"([A-Z]\w*): ")
 
@@ -46,6 +50,36 @@ def replay_text(program: Program, steps: Sequence[StepResult], *, keys: bool = T
             words.append(f"{thread}>{blocked}")
         claims += _claimed(step)
     return " | ".join(words)
+
+
+def fits(program: Program, schedule: WrittenSchedule) -> bool:
+    """Whether it is an order of the program, or of one that is left when pieces of it are taken away."""
+    left = {actor.name: list(actor.operations) for actor in program.actors}
+    struck: Counter[str] = Counter()
+    jobs = 0
+    for step in schedule:
+        match step:
+            case Start(actor=actor) if actor == PRODUCER and step.operation == "enqueue":
+                jobs += 1
+            case Start(actor=actor):
+                asked = ENQUEUE_OTHER if "payload" in step.arguments else step.operation
+                if asked not in left.get(actor, ()):
+                    return False
+                del left[actor][: left[actor].index(asked) + 1]
+                struck.update(_FAULT_OF.get(fault.name, fault.name) for fault in step.faults)
+            case GoOn(actor=actor):
+                if actor not in left:
+                    return False
+            case ActorFault(name="cut"):
+                struck[CRASH] += 1
+            case ServerFault(name="crash"):
+                struck[RESTART] += 1
+            case ClockBy() | ClockPast():
+                struck[EXPIRE] = 1  # once past every lease, however many there are
+            case _:
+                return False
+    allowed = {fault.name: fault.times for fault in program.faults}
+    return jobs <= program.jobs and all(times <= allowed.get(name, 0) for name, times in struck.items())
 
 
 def _claimed(step: StepResult) -> list[str]:

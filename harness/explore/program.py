@@ -26,6 +26,7 @@ FAULTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 UNDER_A_CLAIM: Final = frozenset({"heartbeat", "complete", "complete_batch", "fail"})
 """Left out by an actor that has none."""
+MAX_JOBS: Final = 1_000
 MAX_OPERATIONS: Final = 64
 """More than any search could try, and few enough that a slip of the keyboard is an error and not an endless run."""
 
@@ -80,10 +81,18 @@ class Program:
         fewer = (replace(fault, times=fault.times - (fault.name == name)) for fault in self.faults)
         return replace(self, faults=tuple(fault for fault in fewer if fault.times))
 
+    def with_a_job_less(self) -> Program:
+        return replace(self, jobs=self.jobs - 1)
+
     def __str__(self) -> str:
         actors = " ".join(f"{actor.name}:{','.join(actor.operations)}" for actor in self.actors)
         faults = ",".join(f.name if f.times == 1 else f"{f.name}*{f.times}" for f in self.faults)
-        return f"{actors} [{faults}]" if faults else actors
+        words = [
+            actors,
+            f"[{faults}]" if faults else "",
+            "" if self.jobs == 1 else f"({self.jobs or 'no'} jobs)",
+        ]
+        return " ".join(word for word in words if word)
 
 
 def parse(
@@ -93,46 +102,49 @@ def parse(
     jobs: int = 1,
     known_operations: frozenset[str] = OPERATIONS,
     known_faults: frozenset[str] = frozenset(FAULTS),
+    called: tuple[str, str] = ("--ops", "--faults"),
 ) -> Program:
-    """Read `--ops "A:claim,complete B:claim R:reap"` and `--faults expire,crash*2`."""
+    """Read `--ops "A:claim,complete B:claim R:reap"` and `--faults expire,crash*2`; `called` is what errors say."""
     if jobs < 0:
         raise UsageError(f"the number of jobs must not be negative, and {jobs} was given")
+    if jobs > MAX_JOBS:
+        raise UsageError(f"{jobs} jobs at the start are too many: the most is {MAX_JOBS}")
     actors: dict[str, Actor] = {}
     for word in re.finditer(r"\S+", operations):
-        actor = _actor(operations, word.start(), word.group(), known_operations)
+        actor = _actor(called[0], operations, word.start(), word.group(), known_operations)
         if actor.name in actors:
-            raise _error("--ops", operations, word.start(), f"actor {actor.name} is there twice")
+            raise _error(called[0], operations, word.start(), f"actor {actor.name} is there twice")
         actors[actor.name] = actor
     if not actors:
-        raise _error("--ops", operations, 0, 'no actor: write for example "A:claim,complete B:claim"')
-    program = Program(tuple(actors.values()), _faults(faults, known_faults), jobs)
+        raise _error(called[0], operations, 0, 'no actor: write for example "A:claim,complete B:claim"')
+    program = Program(tuple(actors.values()), _faults(called[1], faults, known_faults), jobs)
     if program.operations > MAX_OPERATIONS:
-        raise UsageError(f"--ops has {program.operations} operations; the most is {MAX_OPERATIONS}")
+        raise UsageError(f"{called[0]}: {program.operations} operations; the most is {MAX_OPERATIONS}")
     return program
 
 
-def _actor(text: str, start: int, word: str, known: frozenset[str]) -> Actor:
+def _actor(option: str, text: str, start: int, word: str, known: frozenset[str]) -> Actor:
     name, colon, listed = word.partition(":")
     if not _ACTOR.fullmatch(name):
         raise _error(
-            "--ops", text, start, f"{name!r} is no actor's name: it begins with a capital letter, as A"
+            option, text, start, f"{name!r} is no actor's name: it begins with a capital letter, as A"
         )
     if not colon:
         raise _error(
-            "--ops", text, start + len(name), f"a colon must follow {name}, as in {name}:claim,complete"
+            option, text, start + len(name), f"a colon must follow {name}, as in {name}:claim,complete"
         )
     at = start + len(name) + 1
     operations = []
     for operation in listed.split(","):
         if operation not in known:
             said = f"{operation!r} is no operation" if operation else "an operation is missing"
-            raise _error("--ops", text, at, f"{said}; there are: {', '.join(sorted(known))}")
+            raise _error(option, text, at, f"{said}; there are: {', '.join(sorted(known))}")
         operations.append(operation)
         at += len(operation) + 1
     return Actor(name, tuple(operations))
 
 
-def _faults(text: str, known: frozenset[str]) -> tuple[Fault, ...]:
+def _faults(option: str, text: str, known: frozenset[str]) -> tuple[Fault, ...]:
     if not text.strip():
         return ()
     faults: dict[str, Fault] = {}
@@ -141,11 +153,11 @@ def _faults(text: str, known: frozenset[str]) -> tuple[Fault, ...]:
         name, star, count = word.strip().partition("*")
         if name not in known:
             said = f"{name!r} is no fault" if name else "a fault is missing"
-            raise _error("--faults", text, at, f"{said}; there are: {', '.join(sorted(known))}")
+            raise _error(option, text, at, f"{said}; there are: {', '.join(sorted(known))}")
         if name in faults:
-            raise _error("--faults", text, at, f"{name} is there twice; for more than one write {name}*2")
+            raise _error(option, text, at, f"{name} is there twice; for more than one write {name}*2")
         if star and not re.fullmatch(r"[1-9]", count):
-            raise _error("--faults", text, at, f"{count!r} is no number of times between 1 and 9")
+            raise _error(option, text, at, f"{count!r} is no number of times between 1 and 9")
         faults[name] = Fault(name, int(count) if star else 1)
         at += len(word) + 1
     return tuple(faults.values())

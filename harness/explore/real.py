@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from multiprocessing.util import Finalize
 from types import MappingProxyType
 from typing import Final
@@ -28,6 +29,7 @@ from fencepost.harness.adapter import (
 )
 from fencepost.harness.adapter import Outcome as Answered
 from fencepost.harness.bench import AdapterBroke
+from fencepost.harness.classify import GOOD, SEVERITY, Class, LeaseBook
 from fencepost.harness.drain import DRAINER
 from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.explore.dependency import CLOCK, IDLE, Transaction, ended
@@ -74,6 +76,8 @@ JUDGED: Final = Footprint(frozenset({Access(CLOCK, Mode.READ)}))
 """Of a step an invariant judges by the clock: one that begins a call, passes a checkpoint, waits or frees, answers, or
 shows rows. Whether the clock moved before or after it is not the same, even if its statement did not look."""
 SKIPPED: Final = "skipped: no claim"
+EMPTY: Final = "(empty)"
+"""A statement without text, as pools send to see whether a connection lives. It is a step like any other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +134,22 @@ def close_stages() -> None:
     _warm_stages().close()
 
 
-def check_program(program: Program, capabilities: frozenset[Capability]) -> None:
-    """Raises UsageError where the queue lacks an operation."""
+def lacks(program: Program, capabilities: frozenset[Capability]) -> str | None:
+    """What the queue lacks for it, in words."""
     for actor in program.actors:
         for operation in actor.operations:
             need = NEEDS[operation]
             if need is not None and need not in capabilities:
-                raise UsageError(f"--ops: {actor.name} is to {operation}, and the queue lacks {need}.")
+                return f"{actor.name} is to {operation}, and the queue lacks {need}"
+    return None
+
+
+def check_program(program: Program, capabilities: frozenset[Capability]) -> None:
+    """Raises UsageError where the queue lacks an operation."""
+    lacking = lacks(program, capabilities)
+    if lacking is not None:
+        raise UsageError(f"--ops: {lacking}.")
+    for actor in program.actors:
         if actor.name in TAKEN:
             raise UsageError(f"--ops: {actor.name} {TAKEN[actor.name]}; take another name.")
 
@@ -176,6 +189,7 @@ class RealExecution:
             for actor in sorted(program.actors, key=lambda actor: actor.name)
         }
         self._keeps_results = Capability.RESULT in self._bench.capabilities
+        self._counts_tokens = Capability.CONSECUTIVE_TOKENS in self._bench.capabilities
         self._reports_checkpoints = Capability.CHECKPOINTS in self._bench.capabilities
 
     def close(self) -> None:
@@ -186,16 +200,20 @@ class RealExecution:
 
     def reset(self) -> None:
         self._end_flights()
-        self._bench.reset()
+        self._stage.reset()
         self._parts = {actor.name: Part(actor.operations) for actor in self._program.actors}
         self._faults = {fault.name: fault.times for fault in self._program.faults}
         self._invariants: tuple[Invariant, ...] = tuple(applicable(self._bench.capabilities))
         self._transactions: dict[int, Transaction] = {}
         self._names: dict[JobId, str] = {}
+        self._tokens: dict[JobId, dict[int, int]] = {}
         self._claims: list[Claim] = []
         self._steps = 0
         self._calls = 0
         self._broken: set[str] = set()
+        # As in the variants family: what promises no fence is judged by what became of its late writes.
+        self._book = None if Capability.FENCING in self._bench.capabilities else LeaseBook()
+        self._late_writes: set[Class] = set()
         self._missing: set[str] = set()
         self._changed_rows = False
         if not self._observation.at_us:
@@ -277,17 +295,38 @@ class RealExecution:
         return tuple(moves)
 
     def take(self, choice: Choice) -> StepResult:
+        known = len(self._names)
         try:
-            if choice.thread == EXPIRE:
-                return self._expire(choice)
-            if choice.thread == RESTART:
-                return self._restart(choice)
-            if choice.variant == CRASH:
-                return self._crash(choice)
-            return self._move(choice)
+            step = self._take(choice)
         except BaseException:
             self._broke = True
             raise
+        if not self._stage.unsteady:
+            return step
+        return replace(step, footprint=self._in_names(step.footprint, known))
+
+    def _take(self, choice: Choice) -> StepResult:
+        if choice.thread == EXPIRE:
+            return self._expire(choice)
+        if choice.thread == RESTART:
+            return self._restart(choice)
+        if choice.variant == CRASH:
+            return self._crash(choice)
+        return self._move(choice)
+
+    def _in_names(self, touched: Footprint, known: int) -> Footprint:
+        """A row is compared with those of other runs, where the same one may have another key: it goes by its job's
+        name, or it may be any. Not by one its own step gave: which of two jobs is named first is for their order."""
+        unsteady = self._stage.unsteady
+        names = {str(job): name for job, name in islice(self._names.items(), known)}
+
+        def named(access: Access) -> Access:
+            if access.key is None or access.thing not in unsteady:
+                return access
+            parts = tuple(names.get(str(part)) for part in access.key)
+            return Access(access.thing, access.mode, None if None in parts else parts)
+
+        return Footprint(frozenset(map(named, touched.accesses)), touched.unknown)
 
     # -- an actor moves ---------------------------------------------------------------------------------------
 
@@ -356,7 +395,7 @@ class RealExecution:
         for sent in flight.seated.path.statements_after(flight.told):
             if sent.fate == "at the gate":
                 break  # parked: it belongs to the next step
-            headlines.append(headline(sent.sql))
+            headlines.append(headline(sent.sql) or EMPTY)
             flight.seated.pids.add(sent.pid)
             touched |= self._touched(sent)
             if sent.answer == PENDING:
@@ -612,6 +651,14 @@ class RealExecution:
                 invariant.check(step) is not None
             ):  # how often it could speak is for verdicts, not for a search
                 self._broken.add(invariant.name)
+        if self._book is not None:
+            self._late_writes.update(finding.kind for finding in self._book.read(step))
+
+    @property
+    def _all_broken(self) -> tuple[str, ...]:
+        """The invariants, and the worst that became of a late write."""
+        worst = max(self._late_writes - GOOD, key=SEVERITY.__getitem__, default=None)
+        return tuple(sorted((*self._broken, *(() if worst is None else (worst.value,)))))
 
     def _note_reply(self, reply: Reply) -> None:
         for job in (reply.job, *(claim.job for claim in reply.claims)):
@@ -622,6 +669,13 @@ class RealExecution:
     def _name(self, job: JobId) -> str:
         return self._names.setdefault(job, f"j{len(self._names) + 1}")
 
+    def _token(self, job: JobId, token: int | None) -> int | None:
+        """Where a job's tokens are not 1, 2, 3 in every run, by the order in which they were seen."""
+        if not token or self._counts_tokens:  # 0: of a job nobody has had
+            return token
+        seen = self._tokens.setdefault(job, {})
+        return seen.setdefault(token, len(seen) + 1)
+
     def _said(self, reply: Reply) -> str:
         words = [reply.outcome.value]
         if reply.reason:
@@ -630,7 +684,10 @@ class RealExecution:
             words.append("repeated")
         if reply.job is not None:
             words.append(self._name(reply.job))
-        words += [f"{self._name(claim.job)} under token {claim.token}" for claim in reply.claims]
+        words += [
+            f"{self._name(claim.job)} under token {self._token(claim.job, claim.token)}"
+            for claim in reply.claims
+        ]
         if reply.count is not None:
             words.append(f"{reply.count} reaped")
         words += [self._said(item) for item in reply.items]
@@ -643,7 +700,7 @@ class RealExecution:
         if outcome not in self._at_the_end:
             # Orders that ended alike are brought to their end alike: once for each outcome is enough.
             self._drain()
-            self._at_the_end[outcome] = tuple(sorted(self._broken))
+            self._at_the_end[outcome] = self._all_broken
         return replace(outcome, broken=self._at_the_end[outcome])
 
     @property
@@ -670,18 +727,17 @@ class RealExecution:
     def _outcome(self) -> Outcome:
         seen = self._observation
         rows = tuple(
-            (self._name(v.job), v.state.value, v.token, v.attempts, v.holder, v.key) for v in seen.jobs
+            (self._name(v.job), v.state.value, self._token(v.job, v.token), v.attempts, v.holder, v.key)
+            for v in seen.jobs
         )
-        ledger = tuple((self._name(e.job), e.token, e.worker) for e in seen.ledger)
+        ledger = tuple((self._name(e.job), self._token(e.job, e.token), e.worker) for e in seen.ledger)
         answers = tuple(
             f"{name} {operation}: {part.answers.get(place, 'never done')}"
             for name, part in self._parts.items()
             for place, operation in enumerate(part.operations)
         )
         state = (tuple(sorted(rows, key=str)), tuple(sorted(ledger, key=str)))
-        return Outcome(
-            state, answers, tuple(sorted(self._broken)), tuple(sorted(self._missing)), self._seen()
-        )
+        return Outcome(state, answers, self._all_broken, tuple(sorted(self._missing)), self._seen())
 
     def _seen(self) -> Seen:
         answers = frozenset(
@@ -757,4 +813,13 @@ def stage_of(execution: RealExecution) -> Stage:
     return execution._stage
 
 
-__all__ = ["FAULTS", "QueueExecutor", "RealExecution", "Seated", "check_program", "close_stages", "stage_of"]
+__all__ = [
+    "FAULTS",
+    "QueueExecutor",
+    "RealExecution",
+    "Seated",
+    "check_program",
+    "close_stages",
+    "lacks",
+    "stage_of",
+]

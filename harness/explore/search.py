@@ -31,6 +31,11 @@ def explore(
                 progress(strategy.tally)
         if stop_at_first and strategy.tally.failed:
             break
+    return result_of(program, strategy)
+
+
+def result_of(program: Program, strategy: Strategy) -> Result:
+    """What the search has come to by now."""
     tally = strategy.tally
     return Result(
         str(program),

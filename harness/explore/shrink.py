@@ -1,7 +1,8 @@
-"""Makes a failing order small: fewer faults, fewer operations, fewer switches between threads.
+"""Makes a failing order small: fewer faults, fewer operations, fewer jobs, fewer switches between threads.
 
-1-minimal: taking away any one fault, operation, actor or switch makes the failure go away; the result is what an
-exact replay showed.
+1-minimal: taking away any one fault, operation, actor, job or switch makes the failure go away; the result is what an
+exact replay showed. What was found by then stays found where shrinking comes to no end: its budget is spent, a smaller
+order does not fail again, somebody presses Ctrl-C.
 """
 
 from __future__ import annotations
@@ -10,24 +11,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fencepost.harness.errors import UsageError
+from fencepost.harness.errors import FencepostError, UsageError
 from fencepost.harness.explore.executor import Choice, Execution, Executor, Outcome, Schedule, StepResult
 from fencepost.harness.explore.program import Program
 from fencepost.harness.explore.replay import Difference, Nondeterminism, Run, nearly, replay, run, switches
 
 DEFAULT_BUDGET: Final = 2_000
+BUDGET_SPENT: Final = "the budget for shrinking was spent"
+INTERRUPTED: Final = "shrinking was interrupted"
 
 StillFails = Callable[[Outcome], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """The smallest found. `minimal` is false when the budget ended first; `runs` is what it cost."""
+    """The smallest found. `minimal` is false when something ended it first, `ended_by`; `runs` is what it cost."""
 
     program: Program
     run: Run
     minimal: bool
     runs: int
+    ended_by: str = ""
+    interrupted: bool = False
 
     @property
     def schedule(self) -> Schedule:
@@ -102,14 +107,26 @@ def shrink(
             shrinker._fails = fails
         if not fails(first.outcome):
             raise UsageError("there is nothing to shrink: this order does not fail")
-        best, minimal = (program, first), False
+        smaller, ended_by = [(program, first)], ""
         try:
-            while (found := shrinker.smaller(*best)) is not None:
-                best = found
-            minimal = True
+            while (found := shrinker.smaller(*smaller[-1])) is not None:
+                smaller.append(found)
         except _BudgetSpent:
-            pass
-        return Shrunk(best[0], _verified(shrinker.execution(best[0]), best[1]), minimal, shrinker.runs + 2)
+            ended_by = BUDGET_SPENT
+        except KeyboardInterrupt:
+            # What is known is told, and not run again: whoever interrupts wants an end.
+            return Shrunk(*smaller[-1], False, shrinker.runs + 1, INTERRUPTED, interrupted=True)
+        except FencepostError as error:
+            ended_by = f"shrinking ended early: {error}"
+        while len(smaller) > 1:
+            try:
+                again = _verified(shrinker.execution(smaller[-1][0]), smaller[-1][1])
+            except FencepostError as error:
+                smaller.pop()
+                ended_by = f"a smaller order did not fail again: {error}"
+            else:
+                return Shrunk(smaller[-1][0], again, not ended_by, shrinker.runs + 2, ended_by)
+        return Shrunk(program, first, not ended_by, shrinker.runs + 2, ended_by)
     finally:
         shrinker.close()
 
@@ -122,11 +139,12 @@ def _verified(execution: Execution, found: Run) -> Run:
     return again
 
 
-def _size(program: Program, failing: Run) -> tuple[int, int, int, int]:
+def _size(program: Program, failing: Run) -> tuple[int, ...]:
     """What shrinks, the most telling first."""
     return (
         faults_in(failing.steps) + sum(fault.times for fault in program.faults),
         program.operations,
+        program.jobs,
         switches(failing.schedule),
         len(failing.steps),
     )
@@ -155,6 +173,8 @@ def _pieces(program: Program, steps: Sequence[StepResult]) -> Iterator[_Candidat
             for place in reversed(range(len(actor.operations))):
                 kept = tuple(s.choice for s in steps if (s.choice.thread, s.place) != (actor.name, place))
                 yield _Candidate(program.without_operation(actor.name, place), kept)
+    if program.jobs:
+        yield _Candidate(program.with_a_job_less(), schedule)
     for merged in fewer_switches(schedule):
         yield _Candidate(program, merged)
 

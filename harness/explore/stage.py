@@ -13,7 +13,7 @@ from fencepost.harness.actors.base import Actor, ActorFailed
 from fencepost.harness.actors.body import ActorBody
 from fencepost.harness.actors.messages import Seat
 from fencepost.harness.errors import StepDeadline
-from fencepost.harness.explore.catalog import Catalog, read_catalog
+from fencepost.harness.explore.catalog import Catalog, Drawn, read_catalog
 from fencepost.harness.explore.statement_memory import StatementMemory
 from fencepost.harness.gate.drive import GateDrive
 from fencepost.harness.gate.path import GatePath
@@ -77,6 +77,11 @@ class Stage:
             self._dsn = dsn
             self._restarts = lab.restarts
             self._bystanders: dict[str, ActorBody] = {}
+            self._restart_sequences = restart_of(self.catalog.drawn)
+            self._resetting: psycopg.Connection[tuple[str]] | None = None
+            self._stack.callback(self._close_resetting)
+            self._restarted: frozenset[str] = frozenset()
+            self.unsteady = self.catalog.unsteady(frozenset())
             self._stack.callback(self._close_bystanders)
         except BaseException:
             self._stack.close()
@@ -89,6 +94,26 @@ class Stage:
     def _read_catalog(self, dsn: str) -> Catalog:
         with psycopg.connect(dsn, autocommit=True) as connection:
             return read_catalog(connection)
+
+    def reset(self) -> None:
+        """As after install. Numbers are drawn from the start again, so that a row has the same key in every run of
+        one order; where a table kept rows they go on, or they would meet."""
+        self.bench.reset()
+        if not self._restart_sequences:
+            return
+        self._notice_restarts()
+        if self._resetting is None:
+            self._resetting = psycopg.connect(self._dsn, autocommit=True)
+        found = self._resetting.execute(self._restart_sequences.encode(), prepare=True).fetchall()
+        restarted = frozenset(sequence for (sequence,) in found)
+        if restarted != self._restarted:
+            self._restarted = restarted
+            self.unsteady = self.catalog.unsteady(restarted)
+
+    def _close_resetting(self) -> None:
+        if self._resetting is not None:
+            self._resetting.close()
+            self._resetting = None
 
     # -- bystanders -------------------------------------------------------------------------------------------
 
@@ -251,6 +276,7 @@ class Stage:
             return
         self._restarts = self._lab.restarts
         self._close_bystanders()
+        self._close_resetting()
         for seated in self._actors.values():
             seated.stale = True
 
@@ -296,3 +322,21 @@ class Stage:
         """Close it with its bench, so that many queues in one process do not pile up sessions."""
         self.close()
         self._lab.put_away(self._loaded)
+
+
+def restart_of(drawn: Sequence[Drawn]) -> str:
+    """A statement that restarts each sequence of which no table holds a number, and names those."""
+    tables: dict[str, set[str]] = {}
+    for each in drawn:
+        tables.setdefault(each.sequence, set()).add(_quoted(each.table))
+    starts = {each.sequence: each.start for each in drawn}
+    return " UNION ALL ".join(
+        f"SELECT '{literal}' FROM setval('{literal}', {starts[sequence]}, false) WHERE "
+        + " AND ".join(f"NOT EXISTS (SELECT FROM {table})" for table in sorted(tables[sequence]))
+        for sequence in sorted(tables)
+        for literal in [sequence.replace("'", "''")]
+    )
+
+
+def _quoted(table: str) -> str:
+    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split(".", 1))

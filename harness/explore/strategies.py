@@ -15,6 +15,8 @@ from fencepost.harness.explore.strategy import Strategy
 
 STRATEGIES: Final = ("exhaustive", "reduced", "pct", "random")
 DEFAULT_DEPTH: Final = 3
+MOST_DEPTH: Final = 64
+"""Of pct. With every constraint more its bound is divided by the steps of a run: long before this it is nothing."""
 
 
 def make_strategy(
@@ -26,6 +28,8 @@ def make_strategy(
         case "reduced":
             return Reduced(budget, program.faults)
         case "pct":
+            if not 1 <= depth <= MOST_DEPTH:
+                raise UsageError(f"--depth {depth}: give a whole number from 1 to {MOST_DEPTH}.")
             at_steps = sum(fault.times for fault in program.faults if fault.name not in STRIKE_BY_THEMSELVES)
             return Pct(budget, seed, depth, at_steps)
         case "random":

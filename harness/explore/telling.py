@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from fencepost.harness.explore.findings import Finding
-from fencepost.harness.explore.result import side_by_side, story
+from fencepost.harness.explore.result import count, side_by_side, story
 from fencepost.harness.known import what_failed
+
+
+def _size(finding: Finding) -> str:
+    shrunk = finding.shrunk
+    return "minimal" if shrunk.minimal else f"not minimal: {shrunk.ended_by}"
 
 
 def told(finding: Finding, replay: str) -> list[str]:
     """`replay` is what to type to run the failing order again."""
     shrunk = finding.shrunk
-    size = "minimal" if shrunk.minimal else "not minimal: the budget for shrinking was spent"
+    broken = ", ".join(finding.broken)
+    if finding.failed_again:
+        head = (
+            f"the shortest failing order ({len(shrunk.run.steps)} steps of {shrunk.program}; {_size(finding)}, "
+            f"{count(shrunk.runs, 'run')} to shrink it) breaks {broken}:"
+        )
+    else:
+        head = (
+            f"an order of {shrunk.program} broke {broken} in the search and did NOT when it was run again: the "
+            "same order does not always end alike. This is how it went then:"
+        )
     lines = [
-        f"the shortest failing order ({len(shrunk.run.steps)} steps of {shrunk.program}; {size}, "
-        f"{shrunk.runs} runs to shrink it) breaks {', '.join(finding.broken)}:",
+        head,
         *(f"  {line}" for line in story(shrunk.run.steps)),
         "",
-        *(f"  {violation.message}" for violation in finding.failing.facts.violations),
+        *(f"  {message}" for message in finding.messages),
+        *(f"  {problem}" for problem in finding.problems),
     ]
-    if finding.near is None:
+    if finding.interrupted or not finding.failed_again:
+        pass  # nobody looked
+    elif finding.near is None:
         lines += ["", "no order near it holds"]
     else:
         lines += [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +52,11 @@ def write_trace(trace: Trace, path: Path) -> None:
         raise TraceError(
             f"Cannot write the trace {path} ({error.strerror}): choose another --trace-dir."
         ) from error
+
+
+def file_name(name: str) -> str:
+    """The name of an item, of a variant or of a queue, as it can be part of a file's."""
+    return re.sub(r"[^A-Za-z0-9_.#-]+", "-", name).strip("-").replace("#", ".")
 
 
 def ensure_trace_dir(directory: Path) -> Path:
