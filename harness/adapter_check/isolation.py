@@ -70,6 +70,7 @@ def _each_has_its_backend(hands: Hands, watch: _Watch) -> None:
     """At the moment it has acted: a session may be given another name for the next actor."""
     seen: dict[str, set[int]] = {}
     for actor in ("A", "B"):
+        _claims(hands, actor)  # it may connect only now
         before = watch.sessions(actor)
         _claims(hands, actor)
         after = watch.sessions(actor)

@@ -67,12 +67,13 @@ def guard_can_be_bypassed(hands: Hands) -> None:
         )
 
 
-FENCED = (
+TAKEN_OVER = (
     "a live lease is kept",
     "an expired lease is recovered",
     "complete settles",
-    "old tokens are refused",
+    "one write touches one job",
 )
+FENCED = (*TAKEN_OVER, "old tokens are refused")
 
 
 def _probe(capability: Capability) -> frozenset[Capability]:
@@ -84,7 +85,7 @@ TOKENS = (
         "old tokens are refused",
         fencing_is_there,
         _probe(Capability.FENCING),
-        after=FENCED[:-1],
+        after=TAKEN_OVER,
         probes=Capability.FENCING,
     ),
     Check(
@@ -104,7 +105,7 @@ TOKENS = (
         "the guard can be bypassed",
         guard_can_be_bypassed,
         _probe(Capability.GUARD_BYPASS),
-        after=("complete settles", "completions are in the ledger"),
+        after=("complete settles", "completions are in the ledger", "reset removes everything"),
         probes=Capability.GUARD_BYPASS,
     ),
 )
