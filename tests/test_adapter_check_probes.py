@@ -436,11 +436,12 @@ class NoRepeats(Worker):
 
 class SkipsTokens(Worker):
     def claim(self, ttl_s: float) -> Claim | None:
-        run(
-            self.dsn,
-            "UPDATE lease_queue.jobs SET fencing_token = fencing_token + 1 WHERE state = 'leased' AND lease_expires_at < clock_timestamp()",
-        )
+        run(self.dsn, SKIP_ONE)
         return self.inner.claim(ttl_s)
+
+
+SKIP_ONE = """UPDATE lease_queue.jobs SET fencing_token = fencing_token + 1
+    WHERE state = 'leased' AND lease_expires_at < clock_timestamp()"""
 
 
 class RemembersWhatIsDone(Worker):
