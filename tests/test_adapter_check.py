@@ -14,10 +14,12 @@ from fencepost.harness.adapter import (
     Answer,
     Capability,
     Claim,
+    JobId,
     JobState,
     JobView,
     Json,
     Observation,
+    QueueRefusal,
 )
 from fencepost.harness.adapter_check import check_adapter, hands
 from fencepost.harness.adapter_check.plan import CHECKS
@@ -231,6 +233,110 @@ class LacksAnOperation(Adapter):
         return worker
 
 
+class ResetRaises(Adapter):
+    def reset(self, dsn: str) -> None:
+        raise RuntimeError("no such function")
+
+
+class ShowsAJobTooMany(Adapter):
+    def observe(self, dsn: str) -> Observation:
+        seen = super().observe(dsn)
+        return Observation(seen.at_us, (*seen.jobs, JobView("0", JobState.SUCCEEDED)), seen.ledger)
+
+
+class InstallsAnew(Adapter):
+    def install(self, dsn: str) -> None:
+        super().install(dsn)
+        self.reset(dsn)
+
+
+class ClaimsNothingAsSomething(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        return self.inner.claim(ttl_s) or Claim("0", 0, 0, {})
+
+
+class RefusesToClaim(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        raise QueueRefusal("fixed_lease_length", "every lease lasts 30 s here")
+
+
+class RefusesToEnqueue(Worker):
+    def enqueue(self, payload: Json, **options: Any) -> JobId:
+        raise QueueRefusal("closed", "the queue is closed")
+
+
+class NamesJobsByToken(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else replace(claim, job=f"{claim.job}/{claim.token}")
+
+
+class TellsNoEnd(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else replace(claim, lease_until_us=None)
+
+
+class TellsATextualEnd(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else replace(claim, lease_until_us=str(claim.lease_until_us))  # type: ignore[arg-type]
+
+
+def no_end(view: JobView) -> JobView:
+    return replace(view, lease_until_us=None)
+
+
+def textual_end(view: JobView) -> JobView:
+    return view if view.lease_until_us is None else replace(view, lease_until_us=str(view.lease_until_us))  # type: ignore[arg-type]
+
+
+def no_payload(view: JobView) -> JobView:
+    return replace(view, payload={})
+
+
+def delayed_at_first(view: JobView) -> JobView:
+    return replace(view, state=JobState.DELAYED) if view.state is JobState.READY else view
+
+
+def tells_no_end() -> Adapter:
+    adapter = seen_through(no_end)
+    adapter.worker_class = TellsNoEnd
+    return adapter
+
+
+class RefusesToFail(Worker):
+    def fail(self, claim: Claim, error: str) -> Answer:
+        return Answer.refused("not_leased")
+
+
+class RefusesToBeat(Worker):
+    def heartbeat(self, claim: Claim, ttl_s: float) -> Answer:
+        return Answer.refused("not_leased")
+
+
+class KeepsLeasesAlive(Worker):
+    """By a clock of its own: however the database's is moved, no lease ends."""
+
+    def claim(self, ttl_s: float) -> Claim | None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE lease_queue.jobs SET lease_expires_at = clock_timestamp() + interval '60 s' "
+                "WHERE state = 'leased'"
+            )
+        return self.inner.claim(ttl_s)
+
+
+class EndsLeasesEarly(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE lease_queue.jobs SET lease_expires_at = now() - interval '1 s' "
+                "WHERE lease_expires_at < clock_timestamp() + interval '15 s'"
+            )
+        return self.inner.claim(ttl_s)
+
+
 WRONG: dict[str, tuple[Callable[[], Adapter], str, str]] = {
     "install raises": (NeverInstalls, "installs", "no such table"),
     "install works once": (InstallsOnce, "installs twice", "already exists"),
@@ -369,7 +475,77 @@ LEANS_ON_LEASES = frozenset(
     {"an expired lease is recovered", "heartbeat extends", "reap recovers", "old tokens are refused"}
 )
 
+WRONG |= {
+    "reset raises": (
+        ResetRaises,
+        "observes",
+        "reset() of queue 'reference' raised RuntimeError: no such function",
+    ),
+    "a job too many": (ShowsAJobTooMany, "observes", "shows 1 jobs in a queue that was just reset"),
+    "install empties": (InstallsAnew, "installs twice", "lost its jobs"),
+    "claim makes jobs up": (
+        lambda: with_worker(ClaimsNothingAsSomething),
+        "an empty queue claims nothing",
+        "got job 0 from an empty queue",
+    ),
+    "claim is refused": (
+        lambda: with_worker(RefusesToClaim),
+        "an empty queue claims nothing",
+        "claim was refused (every lease lasts 30 s here)",
+    ),
+    "enqueue is refused": (
+        lambda: with_worker(RefusesToEnqueue),
+        "an enqueued job is seen",
+        "enqueue was refused (the queue is closed)",
+    ),
+    "claim renames": (
+        lambda: with_worker(NamesJobsByToken),
+        "reset resets",
+        "enqueue called the job '1', claim calls it '1/1'",
+    ),
+    "nobody tells the end": (tells_no_end, "a claim is seen", "until when the lease lasts"),
+    "the end is text in claims": (
+        lambda: with_worker(TellsATextualEnd),
+        "a claim is seen",
+        "lease_until_us of a claim is '",
+    ),
+    "the end is text in rows": (
+        lambda: seen_through(textual_end),
+        "a claim is seen",
+        "lease_until_us of a job is '",
+    ),
+    "another payload": (lambda: seen_through(no_payload), "an enqueued job is seen", "is shown as {}"),
+    "delayed at first": (
+        lambda: seen_through(delayed_at_first),
+        "an enqueued job is seen",
+        "just enqueued is shown as delayed",
+    ),
+    "fail is refused": (
+        lambda: with_worker(RefusesToFail),
+        "fail settles",
+        "fail under a live lease was refused (not_leased)",
+    ),
+    "heartbeat is refused": (
+        lambda: with_worker(RefusesToBeat),
+        "heartbeat extends",
+        "heartbeat under a live lease was refused",
+    ),
+    "leases never end": (
+        lambda: with_worker(KeepsLeasesAlive),
+        "an expired lease is recovered",
+        "the database's clock has passed the lease",
+    ),
+    "leases end early": (
+        lambda: with_worker(EndsLeasesEarly),
+        "the database's clock decides",
+        "was lost after nine tenths of it",
+    ),
+}
+
 FOLLOWS: dict[str, Follows] = {
+    "leases never end": Follows(
+        wrong=frozenset({"expire touches the lease alone"}), not_made=frozenset({"reap recovers"})
+    ),
     "leases not shown": Follows(not_made=LEANS_ON_LEASES | {"raw is JSON", "complete settles"}),
     "ttl in milliseconds": Follows(not_made=LEANS_ON_LEASES | {"a live lease is kept", "complete settles"}),
     "claim steals": Follows(

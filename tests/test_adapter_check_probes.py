@@ -22,6 +22,7 @@ from fencepost.harness.adapter import (
     JobView,
     Json,
     Observation,
+    QueueRefusal,
 )
 from fencepost.harness.lab import Lab
 from fencepost.queue_impl.reference.model import Settings
@@ -482,6 +483,54 @@ def ready_for_delayed(view: JobView) -> JobView:
     return replace(view, state=JobState.READY) if view.state is JobState.DELAYED else view
 
 
+class RefusesATakenKey(Worker):
+    def enqueue(self, payload: Json, **options: Any) -> JobId:
+        try:
+            return self.inner.enqueue(payload, **options)
+        except IdempotencyConflict:
+            raise QueueRefusal("taken", "the key is taken") from None
+
+
+class ClaimsAhead(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        run(self.dsn, "UPDATE lease_queue.jobs SET next_run_at = clock_timestamp() WHERE state = 'ready'")
+        return self.inner.claim(ttl_s)
+
+
+def countless() -> Adapter:
+    adapter = seen_through(lambda view: replace(view, attempts=None))
+    adapter.worker_class = CountsNoLostLease
+    return adapter
+
+
+class CompletesCancelled(Worker):
+    """The holder's completion counts whatever became of the job."""
+
+    def complete(self, claim: Claim, result: Json = None) -> Answer:
+        run(
+            self.dsn,
+            f"UPDATE lease_queue.jobs SET state = 'succeeded' WHERE state = 'cancelled' AND id = {claim.job}",
+        )
+        return self.inner.complete(claim, result)
+
+
+class ChangesDeadLetters(Worker):
+    def requeue(self, job: JobId) -> JobId:
+        new = self.inner.requeue(job)
+        run(self.dsn, f"UPDATE lease_queue.jobs SET state = 'cancelled' WHERE id = {job}")
+        return new
+
+
+class RequeuesForLater(Worker):
+    def requeue(self, job: JobId) -> JobId:
+        new = self.inner.requeue(job)
+        run(
+            self.dsn,
+            f"UPDATE lease_queue.jobs SET next_run_at = next_run_at + interval '1 day' WHERE id = {new}",
+        )
+        return new
+
+
 @dataclass(frozen=True)
 class Mistake:
     make: Callable[[], Adapter]
@@ -689,6 +738,30 @@ MISTAKES: dict[str, Mistake] = {
         "warm workers forget",
         "could not complete its second job",
         C.WARM_WORKERS,
+    ),
+    "a taken key is refused": Mistake(
+        lambda: with_worker(RefusesATakenKey),
+        "a key names one job",
+        "refused with the key is taken",
+        C.IDEMPOTENCY_KEY,
+    ),
+    "what is delayed is claimed": Mistake(
+        lambda: with_worker(ClaimsAhead), "a delayed job waits", "was claimed at once", C.DELAY
+    ),
+    "lost leases are not counted": Mistake(
+        countless, "lost leases are attempts", "was claimed a third time", C.RETRY
+    ),
+    "what was cancelled is completed": Mistake(
+        lambda: with_worker(CompletesCancelled), "cancel ends a job", "it is shown as succeeded", C.CANCEL
+    ),
+    "requeue changes the dead letter": Mistake(
+        lambda: with_worker(ChangesDeadLetters), "dead letters stay", "changed the dead letter", C.DEAD_LETTER
+    ),
+    "requeue is for later": Mistake(
+        lambda: with_worker(RequeuesForLater),
+        "dead letters stay",
+        "that requeue made cannot be claimed",
+        C.DEAD_LETTER,
     ),
     "expire is not heard of": Mistake(
         ExpiresByName, "expire touches the lease alone", "after expire() nobody can claim", C.EXPIRE

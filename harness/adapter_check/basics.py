@@ -6,7 +6,7 @@ import json
 
 import psycopg
 
-from fencepost.harness.adapter import JobState, JobView
+from fencepost.harness.adapter import Claim, JobState, JobView
 from fencepost.harness.adapter_check.findings import Check, Wrong, first_line, told
 from fencepost.harness.adapter_check.hands import Hands
 from fencepost.harness.adapter_check.isolation import actors_are_isolated, workers_close
@@ -73,7 +73,9 @@ def resets(hands: Hands) -> None:
 def claim_is_seen(hands: Hands) -> None:
     job = hands.enqueue()
     claim = hands.claim("A", job)
+    _check_claim(claim)
     view = hands.view(job, "after it was claimed")
+    _check_types(view)
     if view.state is not JobState.LEASED:
         raise Wrong(
             f"a job that was just claimed is shown as {view.state}.",
@@ -135,6 +137,13 @@ def _check_types(view: JobView) -> None:
             value = getattr(view, name)
             if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
                 raise Wrong(f"{name} of a job is {told(value)}.", f"Give {name} as {kind.__name__}, or None.")
+
+
+def _check_claim(claim: Claim) -> None:
+    for name in ("token", "lease_until_us"):
+        value = getattr(claim, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise Wrong(f"{name} of a claim is {told(value)}.", f"Give {name} as int, or None.")
 
 
 def _server_now_us(dsn: str) -> int:
