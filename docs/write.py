@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fencepost.docs.twin_figures import read_figures, with_figures
 from fencepost.harness.adapter import OPERATION_NEEDS, Capability
+from fencepost.harness.adapter_check.plan import CHECKS
 from fencepost.harness.commands.listing import markdown
 from fencepost.harness.invariants import INVARIANTS
 from fencepost.harness.scenario import installed_scenarios
@@ -35,6 +36,15 @@ def invariants() -> str:
     return "\n".join(lines)
 
 
+def checks() -> str:
+    lines = ["| check | holds the queue to | not made where one of these failed |", "|---|---|---|"]
+    lines.append("| installs |  |  |")
+    for check in CHECKS:
+        needs = ", ".join(f"`{need}`" for need in sorted(check.needs))
+        lines.append(f"| {check.name} | {needs} | {', '.join(check.after)} |")
+    return "\n".join(lines)
+
+
 def forty_lines() -> str:
     return "```python\n" + (DOCS.parent / "adapters/forty_lines.py").read_text().rstrip() + "\n```"
 
@@ -42,6 +52,7 @@ def forty_lines() -> str:
 PARTS = {
     ("adapters.md", "forty_lines"): forty_lines,
     ("adapters.md", "capabilities"): capabilities,
+    ("adapters.md", "checks"): checks,
     ("design.md", "invariants"): invariants,
 }
 

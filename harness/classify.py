@@ -255,7 +255,12 @@ class LeaseBook:
                 yield Finding(Class.CORRUPTED, step.number, view.job, message)
 
     def _lease_of(self, claim: Claim) -> _Lease | None:
-        return next((lease for lease in self._leases.get(claim.job, ()) if lease.claim == claim), None)
+        """By the very claim that was given: two of one job may be equal where claims name nothing but the job."""
+        leases = self._leases.get(claim.job, ())
+        return next(
+            (lease for lease in leases if lease.claim is claim),
+            next((lease for lease in leases if lease.claim == claim), None),
+        )
 
 
 def _until_us(step: Step, claim: Claim) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fencepost.harness.actors.base import Actor
-from fencepost.harness.adapter import LIVE_STATES, Capability, Claim, JobId, JobState, JobView
+from fencepost.harness.adapter import LIVE_STATES, Capability, Claim, JobState, JobView
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.history import StepKind
+from fencepost.harness.invariants.base import same_token
 from fencepost.harness.lease_time import LeaseTime
 from fencepost.harness.runner import Runner
 
@@ -86,7 +87,10 @@ def _let_time_pass(runner: Runner, lease_time: LeaseTime) -> None:
         for view in _live(runner)
         if view.state is JobState.DELAYED and view.next_run_at_us is not None
     ]
-    if lease_time.how == "expire" or None in leases.values():
+    if lease_time.how != "expire" and None in leases.values():
+        seconds = _longest_lease_s(runner)
+        runner.move_clock(lambda: lease_time.advance(seconds), {"seconds": seconds}, None)
+    elif lease_time.how == "expire":
         for job in leases:
             _pass_lease(runner, lease_time, runner.last_observation.by_job[job])
     elif leases and max(end_us for end_us in leases.values() if end_us is not None) >= max(dues, default=0):
@@ -104,21 +108,29 @@ def _is_leased(view: JobView, now_us: int) -> bool:
 def _lease_end_us(runner: Runner, view: JobView, now_us: int) -> int | None:
     if view.lease_until_us is not None:
         return view.lease_until_us
-    claim = _last_claim(runner, view.job)
-    return claim.lease_until_us if claim is not None else None
+    claim = _last_claim(runner, view)
+    # One that is past, on a job that is still leased, may be of an earlier lease: the answer of this one was lost.
+    known = claim is not None and claim.lease_until_us is not None and claim.lease_until_us > now_us
+    return claim.lease_until_us if claim is not None and known else None
+
+
+def _longest_lease_s(runner: Runner) -> float:
+    """Asked for in this run."""
+    asked = (step.call.arguments.get("ttl_s") for step in runner.steps if step.call is not None)
+    return max([DRAIN_TTL_S, *(float(ttl_s) for ttl_s in asked if isinstance(ttl_s, int | float))])
 
 
 def _pass_lease(runner: Runner, lease_time: LeaseTime, view: JobView) -> None:
     # A claim whose answer was lost is a lease nobody knows of: only the row tells of it.
-    claim = _last_claim(runner, view.job) or Claim(view.job, view.token, view.lease_until_us)
+    claim = _last_claim(runner, view) or Claim(view.job, view.token, view.lease_until_us)
     until_us = view.lease_until_us if view.lease_until_us is not None else claim.lease_until_us
     runner.move_clock(lambda: lease_time.pass_lease(claim, until_us), {"past_lease_of": view.job}, None)
 
 
-def _last_claim(runner: Runner, job: JobId) -> Claim | None:
+def _last_claim(runner: Runner, view: JobView) -> Claim | None:
     for step in reversed(runner.steps):
         if step.reply is not None:
             for claim in step.reply.claims:
-                if claim.job == job:
+                if claim.job == view.job and same_token(claim.token, view.token):
                     return claim
     return None

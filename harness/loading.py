@@ -37,19 +37,21 @@ def queue_names() -> dict[str, str]:
     return {point.name: point.value for point in entry_points(group="fencepost.queues")}
 
 
-def load_queue(spec: str) -> LoadedQueue:
+def load_queue(spec: str, given_as: str = "--queue") -> LoadedQueue:
+    """`given_as`: what its user wrote before it, for what is said of a wrong one."""
+    given = f"{given_as} {spec}"
     known = queue_names()
     path = known.get(spec, spec)
     module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
         names = ", ".join(sorted(known)) or "none installed"
-        raise UsageError(f"--queue {spec}: give MODULE:NAME or one of the known queues ({names}).")
-    found = _import_attribute(spec, module_name, attribute)
-    queue = _instantiate(spec, found) if isinstance(found, type) else found
-    lacking = missing_methods(queue)
+        raise UsageError(f"{given}: give MODULE:NAME or one of the known queues ({names}).")
+    found = _import_attribute(given, module_name, attribute)
+    queue = _instantiate(given, found) if isinstance(found, type) else found
+    lacking = _missing_methods(given, queue)
     if lacking:
         raise UsageError(
-            f"--queue {spec}: {attribute} is not an adapter, it lacks {', '.join(lacking)} "
+            f"{given}: {attribute} is not an adapter, it lacks {', '.join(lacking)} "
             "(the contract is in docs/adapters.md)."
         )
     return LoadedQueue(queue, path)
@@ -66,7 +68,7 @@ def twin_mark(path: str) -> dict[str, str] | None:
     return None
 
 
-def _import_attribute(spec: str, module_name: str, attribute: str) -> Any:
+def _import_attribute(given: str, module_name: str, attribute: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         # A console script does not have the working directory on its path, and that is where a user's is.
@@ -74,27 +76,36 @@ def _import_attribute(spec: str, module_name: str, attribute: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise UsageError(f"--queue {spec}: cannot import {module_name} ({_one_line(error)}).") from error
+        raise UsageError(f"{given}: cannot import {module_name} ({_one_line(error)}).") from error
     except (Exception, SystemExit) as error:  # a script without a main guard ends the interpreter
         raise UsageError(
-            f"--queue {spec}: importing {module_name} raised {type(error).__name__}: {_one_line(error)}."
+            f"{given}: importing {module_name} raised {type(error).__name__}: {_one_line(error)}."
         ) from error
     try:
         found: Any = module
         for part in attribute.split("."):
             found = getattr(found, part)
     except AttributeError:
-        raise UsageError(f"--queue {spec}: {module_name} has no {attribute}.") from None
+        raise UsageError(f"{given}: {module_name} has no {attribute}.") from None
     return found
 
 
-def _instantiate(spec: str, cls: type) -> Any:
+def _instantiate(given: str, cls: type) -> Any:
     try:
         return cls()
     except Exception as error:
         raise UsageError(
-            f"--queue {spec}: {cls.__name__}() raised {type(error).__name__}: {_one_line(error)}; "
+            f"{given}: {cls.__name__}() raised {type(error).__name__}: {_one_line(error)}; "
             "name a class that takes no arguments, or an instance."
+        ) from error
+
+
+def _missing_methods(given: str, queue: Any) -> list[str]:
+    try:
+        return missing_methods(queue)
+    except Exception as error:  # a name or capabilities that are worked out, and cannot be
+        raise UsageError(
+            f"{given}: looking at it raised {type(error).__name__}: {_one_line(error)}."
         ) from error
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from fencepost.harness.actors.base import ActorFailed
-from fencepost.harness.adapter import UNSPECIFIED, Capability, Claim, JobId, JobState, JobView, Json, Outcome
+from fencepost.harness.adapter import Capability, Claim, JobId, JobState, JobView, Json, Outcome
+from fencepost.harness.endings import ended_as, is_gone, says_why
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.history import Call, CallStatus, Reply, Step, StepKind
 from fencepost.harness.lease_time import LeaseTime
@@ -207,8 +208,12 @@ class Race:
         """What the rows of a job must show now.
 
         `ledger` counts only on a queue that keeps one, `token` on one with FENCING, `attempts` on one with RETRY,
-        `holder` on one whose rows say who holds a lease.
+        `holder` on one whose rows say who holds a lease. A job whose row was deleted with its end counts as ended so.
         """
+        ended = None if job in self._runner.last_observation.by_job else ended_as(self._runner.steps, job)
+        if ended is not None:
+            self._expect_ended(job, ended, state=state, ledger=ledger)
+            return
         view = self.look(job)
         if Capability.LEDGER not in self._capabilities:
             ledger = None
@@ -231,6 +236,17 @@ class Race:
                 self.check(
                     shown[name] == value, f"job {job} should show {name} {value!r}, shows {shown[name]!r}"
                 )
+
+    def _expect_ended(self, job: JobId, ended: JobState, *, state: str | None, ledger: int | None) -> None:
+        self.check(
+            state in (None, ended.value),
+            f"job {job} should show state {state!r}, its row went when it became {ended.value!r}",
+        )
+        entries = len(self._runner.last_observation.ledger_of(job))
+        if ledger is not None and entries:  # a queue may delete them with the row
+            self.check(
+                entries == ledger, f"job {job} should show ledger {ledger!r}, shows {entries!r} without a row"
+            )
 
     def check(self, holds: bool, otherwise: str) -> None:
         """Any further expectation: `otherwise` says what is wrong if it does not hold."""
@@ -523,7 +539,11 @@ class Pending:
         return self._call.reply
 
     def result(self) -> Result:
-        return Result(self._race, self._name, self.reply())
+        return Result(self._race, self._name, self.reply(), row_is_gone=self._row_is_gone)
+
+    @property
+    def _row_is_gone(self) -> bool:
+        return is_gone(self._runner.last_observation, self._call)
 
     def results(self) -> tuple[Result, ...]:
         """A batch's: one per claim, in the order given."""
@@ -533,7 +553,7 @@ class Pending:
             got == wanted, f"{self._name} should have {wanted} answers, it has {got}: {_why(reply)}"
         )
         return tuple(
-            Result(self._race, f"item {number} of {self._name}", item)
+            Result(self._race, f"item {number} of {self._name}", item, row_is_gone=self._row_is_gone)
             for number, item in enumerate(reply.items, start=1)
         )
 
@@ -596,9 +616,10 @@ class Pending:
 class Result:
     """An answer, with what the scenario may expect of it."""
 
-    def __init__(self, race: Race, name: str, reply: Reply) -> None:
+    def __init__(self, race: Race, name: str, reply: Reply, *, row_is_gone: bool = False) -> None:
         self._race = race
         self._name = name
+        self._row_is_gone = row_is_gone
         self.reply = reply
 
     def accepted(self) -> Result:
@@ -621,7 +642,7 @@ class Result:
         wanted = f"refused ({reason})" if reason else "refused"
         self._race.check(
             self.reply.outcome is Outcome.REFUSED
-            and self.reply.reason in (reason or self.reply.reason, UNSPECIFIED),
+            and (reason is None or says_why(self.reply, reason, row_is_gone=self._row_is_gone)),
             f"{self._name} should be {wanted}, it was {_why(self.reply)}",
         )
         return self

@@ -20,6 +20,7 @@ from fencepost.harness.history import (
 )
 from fencepost.harness.invariants import Invariant
 from fencepost.harness.settling import InFlight, Settler
+from fencepost.harness.told_leases import ToldLeases
 from fencepost.harness.verdict import Fault, Hold
 from fencepost.harness.wire import StatementRule, Wire, hold_place, is_hold
 
@@ -73,6 +74,7 @@ class Runner:
         """Faults armed at statements, in the order in which their calls ended."""
         self.lost_connection: set[str] = set()
         """Actors whose last answer was lost: whoever works for them opens a new connection next."""
+        self._told = ToldLeases()
         self.first_observation = self.last_observation = observe()
 
     # -- what can be let go -------------------------------------------------------------------------------
@@ -148,6 +150,8 @@ class Runner:
     def move_clock(self, move: Callable[[], ClockMove], detail: Mapping[str, Json], line: str | None) -> None:
         before = self.last_observation
         clock = move()
+        if clock.expired_claim is not None:
+            self._told.expired(clock.expired_claim)
         self._settle_woken()
         after = self._look()
         self._record(Step(self._next(), StepKind.CLOCK, before, after, clock=clock, detail=detail, line=line))
@@ -335,7 +339,10 @@ class Runner:
         self._orphan(
             [pid for f in self._in_flight.values() if f.wire is not None for pid in f.wire.lost_backends()]
         )
-        self.last_observation = self._observe()
+        seen = self._observe()
+        for flight in self._in_flight.values():
+            self._told.note(flight.call, seen.at_us)
+        self.last_observation = self._told.fill_in(seen)
         for flight in self._in_flight.values():
             if flight.status is not CallStatus.ANSWERED and self._surely_not_judged(flight):
                 flight.call.unguarded_until_us = self.last_observation.at_us

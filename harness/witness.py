@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fencepost.harness.adapter import TERMINAL_STATES, JobId, JobState, JobView, Observation, Outcome
+from fencepost.harness.endings import is_gone, says_why
 from fencepost.harness.history import CallStatus, Execution, Step, StepKind
 from fencepost.harness.invariants.base import US_PER_S
 from fencepost.harness.sink import EFFECT
@@ -331,7 +332,8 @@ def was_refused(actor: str, operation: str, reason: str | None = None) -> Witnes
             and step.call.operation == operation
             and step.reply is not None
             and any(
-                not reply.accepted and (reason is None or reply.reason == reason)
+                not reply.accepted
+                and (reason is None or says_why(reply, reason, row_is_gone=is_gone(step.before, step.call)))
                 for reply in (step.reply, *step.reply.items)
             )
             for step in steps

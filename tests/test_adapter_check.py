@@ -3,64 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 import pytest
 
-from fencepost.harness import adapter_check
 from fencepost.harness.adapter import (
     ActorSeat,
     Answer,
     Capability,
     Claim,
+    JobId,
     JobState,
     JobView,
     Json,
     Observation,
+    QueueRefusal,
 )
-from fencepost.harness.adapter_check import CheckResult, check_adapter
+from fencepost.harness.adapter_check import check_adapter, hands
+from fencepost.harness.adapter_check.plan import CHECKS
 from fencepost.harness.lab import Lab
 from fencepost.harness.loading import LoadedQueue, load_queue
-from fencepost.queue_impl.reference.adapter import ReferenceAdapter, ReferenceWorker
-
-
-class Worker:
-    """The reference queue's worker; a wrong one overrides what it gets wrong."""
-
-    def __init__(self, inner: ReferenceWorker, actor: ActorSeat, dsn: str) -> None:
-        self.inner = inner
-        self.actor = actor
-        self.dsn = dsn
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-class Adapter(ReferenceAdapter):
-    """The reference queue's adapter; a wrong one overrides what it gets wrong."""
-
-    worker_class: type[Worker] = Worker
-
-    def worker(self, actor: ActorSeat, dsn: str) -> Any:
-        return self.worker_class(super().worker(actor, dsn), actor, dsn)
-
-
-def with_worker(worker: type[Worker]) -> Adapter:
-    adapter = Adapter()
-    adapter.worker_class = worker
-    return adapter
-
-
-def seen_through(change: Callable[[JobView], JobView]) -> Adapter:
-    class ChangedView(Adapter):
-        def observe(self, dsn: str) -> Observation:
-            seen = super().observe(dsn)
-            return Observation(seen.at_us, tuple(change(view) for view in seen.jobs), seen.ledger)
-
-    return ChangedView()
-
+from fencepost.tests.fix_adapters import (
+    Adapter,
+    Worker,
+    check_of,
+    declaring,
+    failed,
+    not_made,
+    seen_through,
+    with_worker,
+)
 
 # -- wrong in install, observe, reset ---------------------------------------------------------------------
 
@@ -165,13 +139,13 @@ class WaitsForWork(Worker):
 class KeepsAnObject(Worker):
     def claim(self, ttl_s: float) -> Claim | None:
         claim = self.inner.claim(ttl_s)
-        return None if claim is None else replace(claim, raw=object())
+        return None if claim is None else replace(claim, raw={**claim.raw, "live": object()})
 
 
 class KeepsATuple(Worker):
     def claim(self, ttl_s: float) -> Claim | None:
         claim = self.inner.claim(ttl_s)
-        return None if claim is None else replace(claim, raw=(claim.job, claim.token))
+        return None if claim is None else replace(claim, raw={**claim.raw, "pair": (claim.job, claim.token)})
 
 
 class CountsMilliseconds(Worker):
@@ -259,10 +233,108 @@ class LacksAnOperation(Adapter):
         return worker
 
 
-def declaring(*more: Capability, without: frozenset[Capability] = frozenset()) -> Adapter:
-    adapter = Adapter()
-    adapter.capabilities = (adapter.capabilities | frozenset(more)) - without
+class ResetRaises(Adapter):
+    def reset(self, dsn: str) -> None:
+        raise RuntimeError("no such function")
+
+
+class ShowsAJobTooMany(Adapter):
+    def observe(self, dsn: str) -> Observation:
+        seen = super().observe(dsn)
+        return Observation(seen.at_us, (*seen.jobs, JobView("0", JobState.SUCCEEDED)), seen.ledger)
+
+
+class InstallsAnew(Adapter):
+    def install(self, dsn: str) -> None:
+        super().install(dsn)
+        self.reset(dsn)
+
+
+class ClaimsNothingAsSomething(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        return self.inner.claim(ttl_s) or Claim("0", 0, 0, {})
+
+
+class RefusesToClaim(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        raise QueueRefusal("fixed_lease_length", "every lease lasts 30 s here")
+
+
+class RefusesToEnqueue(Worker):
+    def enqueue(self, payload: Json, **options: Any) -> JobId:
+        raise QueueRefusal("closed", "the queue is closed")
+
+
+class NamesJobsByToken(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else replace(claim, job=f"{claim.job}/{claim.token}")
+
+
+class TellsNoEnd(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else replace(claim, lease_until_us=None)
+
+
+class TellsATextualEnd(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        claim = self.inner.claim(ttl_s)
+        return None if claim is None else replace(claim, lease_until_us=str(claim.lease_until_us))  # type: ignore[arg-type]
+
+
+def no_end(view: JobView) -> JobView:
+    return replace(view, lease_until_us=None)
+
+
+def textual_end(view: JobView) -> JobView:
+    return view if view.lease_until_us is None else replace(view, lease_until_us=str(view.lease_until_us))  # type: ignore[arg-type]
+
+
+def no_payload(view: JobView) -> JobView:
+    return replace(view, payload={})
+
+
+def delayed_at_first(view: JobView) -> JobView:
+    return replace(view, state=JobState.DELAYED) if view.state is JobState.READY else view
+
+
+def tells_no_end() -> Adapter:
+    adapter = seen_through(no_end)
+    adapter.worker_class = TellsNoEnd
     return adapter
+
+
+class RefusesToFail(Worker):
+    def fail(self, claim: Claim, error: str) -> Answer:
+        return Answer.refused("not_leased")
+
+
+class RefusesToBeat(Worker):
+    def heartbeat(self, claim: Claim, ttl_s: float) -> Answer:
+        return Answer.refused("not_leased")
+
+
+class KeepsLeasesAlive(Worker):
+    """By a clock of its own: however the database's is moved, no lease ends."""
+
+    def claim(self, ttl_s: float) -> Claim | None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE lease_queue.jobs SET lease_expires_at = clock_timestamp() + interval '60 s' "
+                "WHERE state = 'leased'"
+            )
+        return self.inner.claim(ttl_s)
+
+
+class EndsLeasesEarly(Worker):
+    def claim(self, ttl_s: float) -> Claim | None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE lease_queue.jobs SET lease_expires_at = now() - interval '1 s' "
+                "WHERE lease_expires_at < clock_timestamp() + interval '15 s'"
+            )
+        return self.inner.claim(ttl_s)
 
 
 WRONG: dict[str, tuple[Callable[[], Adapter], str, str]] = {
@@ -347,7 +419,7 @@ WRONG: dict[str, tuple[Callable[[], Adapter], str, str]] = {
     "fail answers nothing": (lambda: with_worker(SaysNothing), "fail settles", "fail returned None"),
     "recovery is declared deferred": (
         lambda: declaring(Capability.DEFERRED_RECLAIM),
-        "an expired lease is recovered",
+        "only reap recovers",
         "although the queue declares DEFERRED_RECLAIM",
     ),
     "heartbeat does nothing": (
@@ -390,40 +462,132 @@ WRONG: dict[str, tuple[Callable[[], Adapter], str, str]] = {
     ),
 }
 
-ALSO = {
-    "claim steals": {"heartbeat extends"},
-    "ttl in milliseconds": {"a live lease is kept", "heartbeat extends"},
-    "raw is an object": None,
-    "raw is a tuple": None,
-    "complete does nothing": {"old tokens are refused", "completions are in the ledger"},
-    "complete is refused": {"completions are in the ledger"},
-    "workers share a connection": {"workers close"},
-    "leases not shown": {"expire touches the lease alone"},
+
+@dataclass(frozen=True)
+class Follows:
+    """What one mistake does to other checks."""
+
+    wrong: frozenset[str] = frozenset()  # that find it as well, each by its own sentence
+    not_made: frozenset[str] = frozenset()  # some of those that would mislead
+
+
+LEANS_ON_LEASES = frozenset(
+    {"an expired lease is recovered", "heartbeat extends", "reap recovers", "old tokens are refused"}
+)
+
+WRONG |= {
+    "reset raises": (
+        ResetRaises,
+        "observes",
+        "reset() of queue 'reference' raised RuntimeError: no such function",
+    ),
+    "a job too many": (ShowsAJobTooMany, "observes", "shows 1 jobs in a queue that was just reset"),
+    "install empties": (InstallsAnew, "installs twice", "lost its jobs"),
+    "claim makes jobs up": (
+        lambda: with_worker(ClaimsNothingAsSomething),
+        "an empty queue claims nothing",
+        "got job 0 from an empty queue",
+    ),
+    "claim is refused": (
+        lambda: with_worker(RefusesToClaim),
+        "an empty queue claims nothing",
+        "claim was refused (every lease lasts 30 s here)",
+    ),
+    "enqueue is refused": (
+        lambda: with_worker(RefusesToEnqueue),
+        "an enqueued job is seen",
+        "enqueue was refused (the queue is closed)",
+    ),
+    "claim renames": (
+        lambda: with_worker(NamesJobsByToken),
+        "reset resets",
+        "enqueue called the job '1', claim calls it '1/1'",
+    ),
+    "nobody tells the end": (tells_no_end, "a claim is seen", "until when the lease lasts"),
+    "the end is text in claims": (
+        lambda: with_worker(TellsATextualEnd),
+        "a claim is seen",
+        "lease_until_us of a claim is '",
+    ),
+    "the end is text in rows": (
+        lambda: seen_through(textual_end),
+        "a claim is seen",
+        "lease_until_us of a job is '",
+    ),
+    "another payload": (lambda: seen_through(no_payload), "an enqueued job is seen", "is shown as {}"),
+    "delayed at first": (
+        lambda: seen_through(delayed_at_first),
+        "an enqueued job is seen",
+        "just enqueued is shown as delayed",
+    ),
+    "fail is refused": (
+        lambda: with_worker(RefusesToFail),
+        "fail settles",
+        "fail under a live lease was refused (not_leased)",
+    ),
+    "heartbeat is refused": (
+        lambda: with_worker(RefusesToBeat),
+        "heartbeat extends",
+        "heartbeat under a live lease was refused",
+    ),
+    "leases never end": (
+        lambda: with_worker(KeepsLeasesAlive),
+        "an expired lease is recovered",
+        "the database's clock has passed the lease",
+    ),
+    "leases end early": (
+        lambda: with_worker(EndsLeasesEarly),
+        "the database's clock decides",
+        "was lost after nine tenths of it",
+    ),
 }
-"""What one mistake breaks besides; None: whatever needs what it spoiled."""
 
-
-def failed(results: list[CheckResult]) -> dict[str, CheckResult]:
-    return {result.name: result for result in results if result.ok is False}
+FOLLOWS: dict[str, Follows] = {
+    "leases never end": Follows(
+        wrong=frozenset({"expire touches the lease alone"}), not_made=frozenset({"reap recovers"})
+    ),
+    "leases not shown": Follows(not_made=LEANS_ON_LEASES | {"raw is JSON", "complete settles"}),
+    "ttl in milliseconds": Follows(not_made=LEANS_ON_LEASES | {"a live lease is kept", "complete settles"}),
+    "claim steals": Follows(
+        not_made=LEANS_ON_LEASES | {"one write touches one job", "the oldest comes first"}
+    ),
+    "complete does nothing": Follows(
+        not_made=frozenset({"old tokens are refused", "completions are in the ledger"})
+    ),
+    "complete is refused": Follows(
+        not_made=frozenset({"old tokens are refused", "completions are in the ledger"})
+    ),
+    "fail does nothing": Follows(
+        not_made=frozenset({"attempts are bounded", "waits grow", "dead letters stay"})
+    ),
+    "heartbeat does nothing": Follows(
+        not_made=frozenset({"heartbeats go on by themselves", "leases have any length"})
+    ),
+    "fencing is only declared": Follows(
+        wrong=frozenset({"repeated writes are recognised"}), not_made=frozenset({"tokens are consecutive"})
+    ),
+    "the ledger is not shown": Follows(not_made=frozenset({"the guard can be bypassed"})),
+    "workers share a connection": Follows(
+        not_made=frozenset({"an empty queue claims nothing", "workers close"})
+    ),
+}
 
 
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_mistake_is_named(mistake: str, fencepost_lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     make, check, told = WRONG[mistake]
-    monkeypatch.setattr(adapter_check, "ANSWER_DEADLINE_S", 2.0 if mistake == "claim waits" else 20.0)
-    loaded = LoadedQueue(make(), f"tests.test_adapter_check:{mistake}")
-    try:
-        results = check_adapter(fencepost_lab, loaded)
-    finally:
-        fencepost_lab.put_away(loaded)
-
+    monkeypatch.setattr(hands, "ANSWER_DEADLINE_S", 2.0 if mistake == "claim waits" else 20.0)
+    results = check_of(fencepost_lab, make(), mistake)
     found = failed(results)
     assert check in found, results
     assert told in found[check].wrong
     assert found[check].advice
-    also = ALSO.get(mistake, set())
-    if also is not None:
-        assert found.keys() <= {check} | also
+    follows = FOLLOWS.get(mistake, Follows())
+    assert found.keys() == {check} | follows.wrong
+    unmade = not_made(results)
+    assert {name: unmade.get(name) for name in follows.not_made} == dict.fromkeys(
+        follows.not_made, f"'{check}' failed"
+    )
 
 
 def test_after_a_basic_mistake_nothing_else_is_claimed(fencepost_lab: Lab) -> None:
@@ -439,13 +603,24 @@ def test_after_a_basic_mistake_nothing_else_is_claimed(fencepost_lab: Lab) -> No
         "reference",
         "fencepost.adapters.procrastinate:ProcrastinateAdapter",
         "fencepost.adapters.pgqueuer:PgQueuerAdapter",
+        "fencepost.adapters.forty_lines:FortyLines",
     ],
 )
 def test_our_own_adapters_are_right(queue: str, fencepost_lab: Lab) -> None:
-    pytest.importorskip(queue.partition(":")[0].rpartition(".")[2] if ":" in queue else "psycopg")
+    if "adapters.p" in queue:
+        pytest.importorskip(queue.partition(":")[0].rpartition(".")[2])
     results = check_adapter(fencepost_lab, load_queue(queue))
     assert not failed(results)
-    unmade = {result.name for result in results if result.ok is None}
-    assert unmade == (
-        set() if queue == "reference" else {"old tokens are refused", "completions are in the ledger"}
-    )
+    assert all(reason.startswith("the queue does not declare ") for reason in not_made(results).values())
+    assert queue != "reference" or not_made(results).keys() == {"only reap recovers"}
+
+
+def test_every_capability_is_held_to() -> None:
+    assert {check.probes for check in CHECKS} - {None} == set(Capability)
+
+
+def test_what_a_check_leans_on_comes_before_it() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names)) == len(names)
+    for position, check in enumerate(CHECKS):
+        assert set(check.after) <= set(names[:position]), check.name

@@ -34,7 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def perform(arguments: argparse.Namespace) -> int:
-    loaded = load_queue(arguments.queue)
+    loaded = load_queue(arguments.queue, "adapter check")
     options = lab_options(arguments)
     with Lab(options) as lab:
         results = check_adapter(lab, loaded)

@@ -58,13 +58,19 @@ def ttl_us(call: Call) -> int | None:
 
 def answers(step: Step) -> Iterator[tuple[Claim, Reply]]:
     """Each claim the call acted under with its own answer, once the answer is there."""
-    reply = step.reply
-    if reply is None or step.call is None:
+    if step.reply is not None and step.call is not None:
+        yield from answers_of(step.call)
+
+
+def answers_of(call: Call) -> Iterator[tuple[Claim, Reply]]:
+    """As `answers`, of the call itself."""
+    reply = call.reply
+    if reply is None:
         return
     if reply.items:
-        yield from zip(step.call.claims, reply.items, strict=False)
+        yield from zip(call.claims, reply.items, strict=False)
     else:
-        for claim in step.call.claims:
+        for claim in call.claims:
             yield claim, reply
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fencepost.harness.adapter import Capability, JobId, JobState, JobView, Observation
+from fencepost.harness.adapter import Capability, Claim, JobId, JobState, JobView, Observation
 from fencepost.harness.history import Call, Step, StepKind, Violation
 from fencepost.harness.invariants.base import (
     SETTLING,
@@ -205,6 +205,7 @@ class HeartbeatHonoured(FollowsMovers):
         self._in_flight: dict[int, list[_Promise]] = {}
         self._in_force: dict[JobId, _Promise] = {}
         self._claimed_until_us: dict[tuple[JobId, int | None], int] = {}
+        self._last_given: dict[JobId, Claim] = {}
 
     def check(self, step: Step) -> Violation | None:
         self._movers.note(step)
@@ -231,6 +232,8 @@ class HeartbeatHonoured(FollowsMovers):
         self._in_flight[call.number] = promises = []
         for claim in call.claims:
             view = step.before.by_job.get(claim.job)
+            if claim.token is None and self._last_given.get(claim.job, claim) != claim:
+                continue  # the lease that rows show is another's, and no token tells the two apart
             if ttl is not None and view is not None and _holds(view, claim.token, None):
                 promises.append(_Promise(claim.job, claim.token, view.holder, ttl, call.started_us + ttl))
 
@@ -285,6 +288,7 @@ class HeartbeatHonoured(FollowsMovers):
             if held is not None and same_token(held.token, token):
                 del self._in_force[job]
         ttl = ttl_us(call)
+        self._last_given |= {claim.job: claim for claim in reply.claims}
         if ttl is not None:
             for claim in reply.claims:
                 until_us = self._movers.reckoned_from_us(call, step) + ttl
