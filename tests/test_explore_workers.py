@@ -87,6 +87,27 @@ def test_one_seed_is_one_set_of_orders_for_any_workers_and_one_that_dies(tmp_pat
     assert still_there(dying.servers()) == []
 
 
+def test_nothing_is_left_on_a_cluster_that_goes_on(tmp_path: Path) -> None:
+    """Somebody's own: its workers stay, the servers they started for a search do not; and they can search again."""
+    from distributed import LocalCluster  # type: ignore[attr-defined]
+
+    with LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=1, threads_per_worker=2, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        fingerprints = []
+        for search in ("first", "second"):
+            (tmp_path / search).mkdir()
+            executor = NotedExecutor(TWIN, tmp_path / search)
+            with dask(executor, PROGRAM, address=cluster.scheduler_address) as workers:
+                fingerprints.append(searched(workers).tally.fingerprint)
+                assert executor.servers(), "nobody searched"
+                assert all(Path(f"/proc/{server}").exists() for server in executor.servers())
+            assert still_there(executor.servers()) == []
+            worker_pids = {int(note.split()[0]) for note in executor.servers().values()}
+            assert all(Path(f"/proc/{pid}").exists() for pid in worker_pids), "the cluster's own goes on"
+        assert fingerprints[0] == fingerprints[1]
+
+
 def test_the_command_explores_on_dask_what_it_explores_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

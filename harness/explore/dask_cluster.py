@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor as Pool
@@ -14,6 +15,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from fencepost.harness.errors import UsageError
 from fencepost.harness.explore.executor import Executor
+from fencepost.harness.explore.keeping import let_go
 from fencepost.harness.explore.program import Program
 from fencepost.harness.explore.scale import Pooled, WorkersLost, perform
 from fencepost.harness.explore.strategy import Answer, Task
@@ -25,6 +27,7 @@ _T = TypeVar("_T")
 LOGGERS: Final = ("distributed", "tornado", "asyncio")
 LOOPBACK: Final = "127.0.0.1"
 CONNECT_S = 5.0
+LET_GO_S: Final = 30.0
 NO_WORKERS_S: Final = 60.0
 """A worker that died is started anew by its nanny within seconds."""
 
@@ -59,7 +62,10 @@ def dask(
         target: Any = address
         if address is None:
             target = stack.enter_context(_local_cluster(library, jobs))
-        yield _pooled(stack.enter_context(connect(target)), executor, program)
+        client = stack.enter_context(connect(target))
+        if address is not None:
+            stack.callback(_let_go_of_servers, client)
+        yield _pooled(client, executor, program)
 
 
 def _check_that_it_answers(address: str, deadline_s: float) -> None:
@@ -82,6 +88,15 @@ def _check_that_it_answers(address: str, deadline_s: float) -> None:
         # Whatever is there may answer anything: what is read of it then is no Dask, and neither is the error.
         said = str(error) or f"{type(error).__name__} within {deadline_s:g} s"
         raise UsageError(f"no Dask scheduler answers at {address}: {' '.join(said.split())}") from error
+
+
+def _let_go_of_servers(client: Any) -> None:
+    """The workers of somebody's own cluster go on; what they opened for this search must not."""
+    if client.status != "running":
+        return
+    ending = threading.Thread(target=lambda: client.run(let_go, on_error="ignore"), daemon=True)
+    ending.start()
+    ending.join(LET_GO_S)
 
 
 def _local_cluster(library: Any, jobs: int) -> Any:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
-from multiprocessing.util import Finalize
 from types import MappingProxyType
 from typing import Final
 
@@ -36,6 +35,7 @@ from fencepost.harness.explore.dependency import CLOCK, IDLE, Transaction, ended
 from fencepost.harness.explore.ending import settle_what_is_left
 from fencepost.harness.explore.executor import Choice, Kind, Outcome, Seen, Status, StepResult
 from fencepost.harness.explore.footprint import NOTHING, UNKNOWN, Access, Footprint, Mode
+from fencepost.harness.explore.keeping import keep
 from fencepost.harness.explore.program import ENQUEUE_OTHER, UNDER_A_CLAIM, Program
 from fencepost.harness.explore.stage import PRODUCER, Flight, Seated, Stage
 from fencepost.harness.gate.rules import LoseReply, LoseRequest, Rule, StatementNumber
@@ -97,7 +97,7 @@ class _WarmStages:
     def __init__(self) -> None:
         self._labs: dict[LabOptions, Lab] = {}
         self._stages: dict[QueueExecutor, Stage] = {}
-        self._close = Finalize(None, self.close, exitpriority=5)
+        self.kept = keep(self.close, priority=5)
 
     def stage(self, executor: QueueExecutor) -> Stage:
         if executor not in self._stages:
@@ -123,7 +123,7 @@ _of_this_thread = threading.local()
 
 def _warm_stages() -> _WarmStages:
     stages: _WarmStages | None = getattr(_of_this_thread, "stages", None)
-    if stages is None:
+    if stages is None or not stages.kept.still_active():
         # Not itself a threading.local: when the process ends the main thread closes those of all threads.
         stages = _of_this_thread.stages = _WarmStages()
     return stages

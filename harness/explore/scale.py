@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from fencepost.harness.errors import FencepostError
 from fencepost.harness.explore.executor import Execution, Executor
+from fencepost.harness.explore.keeping import keep
 from fencepost.harness.explore.program import Program
 from fencepost.harness.explore.strategy import Answer, Task
 
@@ -54,12 +55,12 @@ def perform(executor: Executor, program: Program, task: Task) -> Answer:
     """Run one task on this thread's execution, opened at the first task and kept warm for the next."""
     key = (executor, program)
     held: _Warm | None = getattr(_warm, "held", None)
-    if held is None or held.key != key:
+    if held is None or held.key != key or not held.close.still_active():
         if held is not None:
             held.close()
             _warm.held = None
         execution = executor.open(program)
-        held = _Warm(key, execution, Finalize(None, execution.close, exitpriority=10))
+        held = _Warm(key, execution, keep(execution.close, priority=10))
         _warm.held = held
     return task.perform(held.execution)
 
