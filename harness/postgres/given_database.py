@@ -82,6 +82,12 @@ def take(connection: psycopg.Connection[Any]) -> None:
     )
 
 
+def give_back(connection: psycopg.Connection[Any]) -> None:
+    """Clears it, and unmarks it at once: a session that is closed lives on for a moment, with its locks."""
+    clear(connection)
+    connection.execute("SELECT pg_advisory_unlock(%s)", (_LOCK,))
+
+
 def clear(connection: psycopg.Connection[Any]) -> None:
     """Ends the other sessions in this database and drops everything in it, the mark last."""
     objects = _objects(connection)

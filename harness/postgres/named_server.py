@@ -121,7 +121,7 @@ class NamedServer:
             return
         guard = self._guards.pop(name)
         if not self._makes_databases:
-            given_database.clear(guard)
+            given_database.give_back(guard)
         guard.close()
         if self._makes_databases:
             self._session.execute(
